@@ -1,0 +1,176 @@
+"""Long computations as data: cells in, finished rows of a CSV store out, one at a time, resumable after a kill."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from filelock import FileLock
+from tqdm.auto import tqdm
+
+from repcap_utils import __version__, bounds, packing, paths, random_packing
+from repcap_utils.errors import RepcapError
+
+Cell = Mapping[str, int | str]
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A computation of one cell: its key columns, all its columns in the store's order, and the function itself."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    compute: Callable[[Cell], Row]
+
+
+ORIGIN = ("seconds", "device", "threads", "version", "commit")
+
+METHODS = {"optimise-1": packing.optimise, "published-1": packing.optimise_published}
+"""Packing procedures by method version: a change that moves results gets a new number and leaves old rows alone."""
+
+DEFAULT_STEPS = {"optimise-1": 600, "published-1": 5000}
+
+PUBLISHED_KS = tuple(range(2000, 32001, 2000))
+PUBLISHED_KS_LARGE_D = (2000, 4000, 6000, 8000, 12000, 16000, 20000, 24000, 28000, 32000)
+PUBLISHED_DS = (32, 64, 128, 256, 512, 768)
+PUBLISHED_DS_LARGE = (1024, 1536, 2048, 2560, 3072, 3584, 4096)
+
+
+def published_grid() -> list[tuple[int, int]]:
+    """The (k, d) of the 166 cells of the published packing sweep (arXiv 2606.02765, sec. 3.3), cheapest first."""
+    cells = [(k, d) for d in PUBLISHED_DS for k in PUBLISHED_KS]
+    cells += [(k, d) for d in PUBLISHED_DS_LARGE for k in PUBLISHED_KS_LARGE_D]
+    return sorted(cells, key=lambda cell: (cell[0] ** 2 * (cell[1] + 100), cell))
+
+
+def _pack(cell: Cell) -> Row:
+    k, d, steps = int(cell["k"]), int(cell["d"]), int(cell["steps"])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    result = METHODS[str(cell["method"])](k, d, seed=int(cell["seed"]), steps=steps, device=device)
+    return {
+        "dtype": "float32",
+        "coherence": round(result.coherence, 8),
+        "welch": round(float(bounds.welch(k, d)), 8),
+        "levenshtein": round(float(bounds.levenshtein(k, d)), 8) if k > d else 0.0,
+        "device": device,
+    }
+
+
+def _draw(cell: Cell) -> Row:
+    k, d, draws = int(cell["k"]), int(cell["d"]), int(cell["draws"])
+    sample = random_packing.simulate(k, d, draws=draws, trials=1, seed=int(cell["seed"]))
+    return {
+        "mean": round(float(sample.mean()), 7),
+        "std": round(float(sample.std(ddof=1)), 7),
+        "minimum": round(float(sample.min()), 7),
+        "median": round(float(np.median(sample)), 7),
+        "maximum": round(float(sample.max()), 7),
+        "device": "cpu",
+    }
+
+
+_PACKING_KEY = ("method", "k", "d", "seed", "steps")
+_RANDOM_KEY = ("k", "d", "seed", "draws")
+PACKING = Task(
+    "packing", _PACKING_KEY, (*_PACKING_KEY, "dtype", "coherence", "welch", "levenshtein", *ORIGIN), _pack
+)
+RANDOM = Task("random", _RANDOM_KEY, (*_RANDOM_KEY, "mean", "std", "minimum", "median", "maximum", *ORIGIN), _draw)
+
+STORES = {"packing": paths.SWEEPS / "optimized_packing.csv", "random": paths.SWEEPS / "random_packing.csv"}
+
+
+def read(task: Task, store: Path) -> pd.DataFrame:
+    """The finished rows of a store; empty with the task's columns when there is no file yet.
+
+    Raises:
+        RepcapError: the file is not a CSV with the task's columns.
+    """
+    if not store.is_file():
+        return pd.DataFrame(columns=list(task.columns))
+    try:
+        table = pd.read_csv(store)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise RepcapError(f"{store} is not readable as CSV ({error}); restore it from git") from error
+    if tuple(table.columns) != task.columns:
+        raise RepcapError(f"{store} has columns {', '.join(table.columns)}; the {task.name} task writes {', '.join(task.columns)}")
+    return table
+
+
+def run(
+    task: Task, cells: Iterable[Cell], store: Path, *, budget: float | None = None, progress: bool | None = None
+) -> pd.DataFrame:
+    """Compute the cells that `store` lacks and append each as it finishes; return all rows of the store.
+
+    The store is rewritten whole to a temporary name and renamed, under a lock, so a kill at any moment loses at most the
+    running cell and two runs may share one store.
+
+    Args:
+        task: PACKING or RANDOM.
+        cells: mappings that hold at least the task's key columns.
+        store: the CSV file.
+        budget: start no further cell after this many seconds.
+        progress: show a bar; by default only on a terminal.
+
+    Raises:
+        RepcapError: an unreadable or unwritable store, or a bad cell.
+    """
+    started = time.monotonic()
+    done = set(_keys(task, read(task, store)))
+    pending = [cell for cell in cells if _key(task, cell) not in done]
+    for cell in tqdm(pending, desc=task.name, unit="cell", disable=None if progress is None else not progress):
+        if budget is not None and time.monotonic() - started > budget:
+            break
+        before = time.perf_counter()
+        row = {**{name: cell[name] for name in task.key}, **task.compute(cell)}
+        row |= {
+            "seconds": round(time.perf_counter() - before, 1),
+            "threads": torch.get_num_threads(),
+            "version": __version__,
+            "commit": commit(),
+        }
+        _append(task, row, store)
+    return read(task, store)
+
+
+@cache
+def commit() -> str:
+    """The checkout's commit (12 hex digits, "-dirty" with uncommitted changes to the package), or "unknown"."""
+    command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--abbrev=12", "--exclude=*"]
+    status = ["git", "-C", str(paths.ROOT), "status", "--porcelain", "--", "repcap_utils"]
+    try:
+        name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{name}-dirty" if changed else name
+
+
+def _append(task: Task, row: Row, store: Path) -> None:
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(store.parent / f".{store.name}.lock"):
+        table = read(task, store)
+        if _key(task, row) in set(_keys(task, table)):
+            return
+        added = pd.DataFrame([row], columns=list(task.columns))
+        table = added if table.empty else pd.concat([table, added], ignore_index=True)
+        with paths.atomic(store) as temporary:
+            table.sort_values(list(task.key), kind="stable").to_csv(temporary, index=False, lineterminator=os.linesep)
+
+
+def _key(task: Task, cell: Cell | Row) -> tuple[str, ...]:
+    missing = [name for name in task.key if name not in cell]
+    if missing:
+        raise RepcapError(f"a {task.name} cell lacks {', '.join(missing)}: {dict(cell)}")
+    return tuple(str(cell[name]) for name in task.key)
+
+
+def _keys(task: Task, table: pd.DataFrame) -> list[tuple[str, ...]]:
+    return [tuple(str(value) for value in row) for row in table[list(task.key)].itertuples(index=False)]

@@ -234,7 +234,9 @@ def _exponent(step: int, steps: int) -> int:
 
 def _working_coherence(vectors: torch.Tensor) -> float:
     rows = _panel_rows(len(vectors))
-    return max(gram_power_panel(vectors, i, min(i + rows, len(vectors)), 1, 1.0)[1] for i in range(0, len(vectors), rows))
+    return max(
+        gram_power_panel(vectors, i, min(i + rows, len(vectors)), 1, 1.0)[1] for i in range(0, len(vectors), rows)
+    )
 
 
 def _panel_rows(k: int) -> int:

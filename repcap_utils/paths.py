@@ -47,7 +47,9 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
-        raise RepcapError(f"cannot write {path}: {error.strerror or error}; check the folder's permissions and free space") from error
+        raise RepcapError(
+            f"cannot write {path}: {error.strerror or error}; check the folder's permissions and free space"
+        ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

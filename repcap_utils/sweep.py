@@ -1,6 +1,5 @@
 """Long computations as data: cells in, finished rows of a CSV store out, one at a time, resumable after a kill."""
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,7 @@ import torch
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from repcap_utils import __version__, bounds, packing, paths, random_packing
+from repcap_utils import __version__, packing, paths, random_packing
 from repcap_utils.errors import RepcapError
 
 Cell = Mapping[str, int | str]
@@ -38,6 +37,9 @@ METHODS = {"optimise-1": packing.optimise, "published-1": packing.optimise_publi
 
 DEFAULT_STEPS = {"optimise-1": 600, "published-1": 5000}
 
+CPU_COST = {"packing": 2.0e10, "random": 4.0e10}
+"""What the cpu profile can afford for one cell, in units of k^2 (d + 100)."""
+
 PUBLISHED_KS = tuple(range(2000, 32001, 2000))
 PUBLISHED_KS_LARGE_D = (2000, 4000, 6000, 8000, 12000, 16000, 20000, 24000, 28000, 32000)
 PUBLISHED_DS = (32, 64, 128, 256, 512, 768)
@@ -48,7 +50,48 @@ def published_grid() -> list[tuple[int, int]]:
     """The (k, d) of the 166 cells of the published packing sweep (arXiv 2606.02765, sec. 3.3), cheapest first."""
     cells = [(k, d) for d in PUBLISHED_DS for k in PUBLISHED_KS]
     cells += [(k, d) for d in PUBLISHED_DS_LARGE for k in PUBLISHED_KS_LARGE_D]
-    return sorted(cells, key=lambda cell: (cell[0] ** 2 * (cell[1] + 100), cell))
+    return sorted(cells, key=_cost)
+
+
+def published_random_grid() -> list[tuple[int, int]]:
+    """The (k, d) of the 256 cells of the published random baseline (arXiv 2606.02765, sec. 3.2), cheapest first."""
+    return sorted([(k, d) for d in range(256, 4097, 256) for k in PUBLISHED_KS], key=_cost)
+
+
+def _cost(cell: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """Grows as the time of one pass over the Gram matrix: the product costs d, the elementwise work about 100."""
+    k, d = cell
+    return k * k * (d + 100), cell
+
+
+def profile_cells(task: str, profile: str) -> list[tuple[int, int]]:
+    """The published cells (k, d) that a profile covers: "paper" all of them, "cpu" those that take two cores minutes each.
+
+    Raises:
+        RepcapError: an unknown profile.
+    """
+    if profile not in ("cpu", "paper"):
+        raise RepcapError(
+            f"unknown sweep profile {profile!r}: use cpu or paper, or name cells with --cells 2000x64,4000x128"
+        )
+    cells = published_grid() if task == "packing" else published_random_grid()
+    affordable = CPU_COST[task]
+    return [(k, d) for k, d in cells if profile == "paper" or (k > d and k * k * (d + 100) <= affordable)]
+
+
+def parse_cells(text: str) -> list[tuple[int, int]]:
+    """Cells written as "2000x64,4000x128" (k x d).
+
+    Raises:
+        RepcapError: any other form.
+    """
+    try:
+        pairs = [tuple(int(number) for number in cell.split("x")) for cell in text.split(",")]
+    except ValueError:
+        pairs = []
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise RepcapError(f"cannot read cells {text!r}: write k x d pairs like 2000x64,4000x128")
+    return pairs
 
 
 def _pack(cell: Cell) -> Row:
@@ -58,8 +101,6 @@ def _pack(cell: Cell) -> Row:
     return {
         "dtype": "float32",
         "coherence": round(result.coherence, 8),
-        "welch": round(float(bounds.welch(k, d)), 8),
-        "levenshtein": round(float(bounds.levenshtein(k, d)), 8) if k > d else 0.0,
         "device": device,
     }
 
@@ -79,11 +120,10 @@ def _draw(cell: Cell) -> Row:
 
 _PACKING_KEY = ("method", "k", "d", "seed", "steps")
 _RANDOM_KEY = ("k", "d", "seed", "draws")
-PACKING = Task(
-    "packing", _PACKING_KEY, (*_PACKING_KEY, "dtype", "coherence", "welch", "levenshtein", *ORIGIN), _pack
-)
+PACKING = Task("packing", _PACKING_KEY, (*_PACKING_KEY, "dtype", "coherence", *ORIGIN), _pack)
 RANDOM = Task("random", _RANDOM_KEY, (*_RANDOM_KEY, "mean", "std", "minimum", "median", "maximum", *ORIGIN), _draw)
 
+TASKS = {"packing": PACKING, "random": RANDOM}
 STORES = {"packing": paths.SWEEPS / "optimized_packing.csv", "random": paths.SWEEPS / "random_packing.csv"}
 
 
@@ -100,7 +140,9 @@ def read(task: Task, store: Path) -> pd.DataFrame:
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise RepcapError(f"{store} is not readable as CSV ({error}); restore it from git") from error
     if tuple(table.columns) != task.columns:
-        raise RepcapError(f"{store} has columns {', '.join(table.columns)}; the {task.name} task writes {', '.join(task.columns)}")
+        raise RepcapError(
+            f"{store} has columns {', '.join(table.columns)}; the {task.name} task writes {', '.join(task.columns)}"
+        )
     return table
 
 
@@ -162,7 +204,7 @@ def _append(task: Task, row: Row, store: Path) -> None:
         added = pd.DataFrame([row], columns=list(task.columns))
         table = added if table.empty else pd.concat([table, added], ignore_index=True)
         with paths.atomic(store) as temporary:
-            table.sort_values(list(task.key), kind="stable").to_csv(temporary, index=False, lineterminator=os.linesep)
+            table.sort_values(list(task.key), kind="stable").to_csv(temporary, index=False, lineterminator="\n")
 
 
 def _key(task: Task, cell: Cell | Row) -> tuple[str, ...]:

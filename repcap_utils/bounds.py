@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh_tridiagonal
 from scipy.optimize import brentq
-from scipy.special import betainc, betaln
 
-from repcap_utils import codes
+from repcap_utils import codes, random_packing
 from repcap_utils.errors import RepcapError
 
 MAX_DEGREE = 20_000
@@ -147,7 +146,7 @@ def greedy_capacity(d: int, epsilon: float) -> float:
         RepcapError: d < 1 or epsilon outside (0, 1).
     """
     _check_capacity_arguments(d, epsilon)
-    return max(0.0, -_log10_cap(d, epsilon))
+    return max(0.0, -float(random_packing.log_exceedance(epsilon, d)) / math.log(10))
 
 
 def best_known_capacity(d: int, epsilon: float) -> BestKnown:
@@ -199,24 +198,6 @@ def _polynomial_candidates(d: int, epsilon: float) -> list[BestKnown]:
 def _largest_prime(limit: int) -> int:
     """The largest prime up to `limit`, or 0."""
     return next((n for n in range(limit, 1, -1) if codes.is_prime(n)), 0)
-
-
-def _log10_cap(d: int, epsilon: float) -> float:
-    """log10 P(|cos| > epsilon) for two random unit vectors in R^d."""
-    if d == 1:
-        return 0.0
-    a, z = (d - 1) / 2, 1 - epsilon * epsilon
-    probability = betainc(a, 0.5, z)
-    if probability > 1e-290:
-        return math.log10(probability)
-    # Below the float range: P = z^a S / (a epsilon B(a, 1/2)), S = 2F1(1/2, 1; a + 1; -z / epsilon^2). Here
-    # a epsilon^2 / z > 600, so the alternating series of S is exact to rounding after a few terms.
-    series, term = 1.0, 1.0
-    for n in range(10):
-        term *= -(n + 0.5) / (a + 1 + n) * z / epsilon**2
-        series += term
-    log = a * math.log1p(-epsilon * epsilon) - math.log(a * epsilon) - betaln(a, 0.5) + math.log(series)
-    return log / math.log(10)
 
 
 def _log10_levenshtein(s: float, d: int, degree: int, *, second: bool) -> float:

@@ -32,6 +32,37 @@ _TOLERANCE = 1e-6  # how far above 1 rounding may lift a measured cosine
 _LN10 = float(np.log(10))
 
 
+def numbers(name: str, value: ArrayLike, least: float = -np.inf) -> np.ndarray:
+    """`value` as float64 of any shape, once it is known to be finite and at least `least`.
+
+    Raises:
+        RepcapError: it is not; the message calls it `name`.
+    """
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RepcapError(f"{name}: {error}; it must be a number or an array of numbers") from error
+    if not np.isfinite(array).all():
+        raise RepcapError(f"{name} = {array[~np.isfinite(array)][0]}; it must be finite")
+    if (array < least).any():
+        raise RepcapError(f"{name} = {array.min():g}; it must be {least:g} or more")
+    return array
+
+
+def broadcast(**named: tuple[ArrayLike, float]) -> list[np.ndarray]:
+    """`numbers` for each name=(value, least), broadcast to a common shape.
+
+    Raises:
+        RepcapError: a value is unusable, or the shapes differ.
+    """
+    arrays = [numbers(name, value, least) for name, (value, least) in named.items()]
+    try:
+        return list(np.broadcast_arrays(*arrays))
+    except ValueError as error:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(named, arrays, strict=True))
+        raise RepcapError(f"shapes do not broadcast: {shapes}") from error
+
+
 def check_cells(cells: pd.DataFrame, *, rows: int = 1) -> pd.DataFrame:
     """The columns k, d and epsilon of `cells` as float64, with a fresh index.
 
@@ -123,13 +154,15 @@ class Form:
         Raises:
             RepcapError: k or d below 1 or not finite; wrong constants.
         """
-        k, d = np.broadcast_arrays(_at_least("k", k, 1), _at_least("d", d, 1))
+        k, d = broadcast(k=(k, 1), d=(d, 1))
         scale, a, b, c = self._constants(params)
         length = self._length(k, d, a)
         positive = length > 0 if not self.subtracts_dimension else (length > 0) & (k > d)
         log = np.log(scale) + b * np.log(np.where(positive, length, 1)) - c * np.log(d)
         if np.any(log > 1400):
-            raise RepcapError(f"{self.name}: epsilon at k = {k.max():g}, d = {d.max():g} has no float; check the constants")
+            raise RepcapError(
+                f"{self.name}: epsilon at k = {k.max():g}, d = {d.max():g} has no float; check the constants"
+            )
         return np.where(positive, np.exp(log / 2), 0.0)[()]
 
     def log10_capacity(
@@ -144,7 +177,9 @@ class Form:
             RepcapError: d below 1, epsilon not positive, or either not finite; wrong constants; a result that no
                 float holds.
         """
-        d, epsilon = np.broadcast_arrays(_at_least("d", d, 1), _positive("epsilon", epsilon))
+        d, epsilon = broadcast(d=(d, 1), epsilon=(epsilon, 0))
+        if (epsilon == 0).any():
+            raise RepcapError("epsilon = 0; it must be positive")
         scale, a, b, c = self._constants(params)
         log_length = (c * np.log(d) + 2 * np.log(epsilon) - np.log(scale)) / b
         if np.any(log_length > 700):
@@ -428,7 +463,9 @@ def estimate(d: float, epsilon: float, *, fits: Mapping[str, Curve] | None = Non
     Raises:
         RepcapError: d below 1, epsilon not positive, either not finite, or a name that `PUBLISHED` already has.
     """
-    d, epsilon = float(_at_least("d", d, 1)), float(_positive("epsilon", epsilon))
+    d, epsilon = float(numbers("d", d, 1)), float(numbers("epsilon", epsilon, 0))
+    if epsilon == 0:
+        raise RepcapError("epsilon = 0; it must be positive")
     taken = sorted(set(fits or {}) & set(PUBLISHED))
     if taken:
         raise RepcapError(f"fits: {', '.join(taken)} is the name of published constants; choose another")
@@ -541,30 +578,6 @@ def _quality(epsilon: np.ndarray, fitted: np.ndarray) -> dict[str, float]:
         "nrmse": float(100 * np.sqrt(np.mean(residual**2)) / spread),
         "n": len(epsilon),
     }
-
-
-def _numbers(name: str, value: ArrayLike) -> np.ndarray:
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RepcapError(f"{name}: {error}; it must be a number or an array of numbers") from error
-    if not np.isfinite(array).all():
-        raise RepcapError(f"{name} = {array[~np.isfinite(array)][0]}; it must be finite")
-    return array
-
-
-def _at_least(name: str, value: ArrayLike, least: float) -> np.ndarray:
-    array = _numbers(name, value)
-    if (array < least).any():
-        raise RepcapError(f"{name} = {array.min():g}; it must be {least:g} or more")
-    return array
-
-
-def _positive(name: str, value: ArrayLike) -> np.ndarray:
-    array = _numbers(name, value)
-    if (array <= 0).any():
-        raise RepcapError(f"{name} = {array.min():g}; it must be positive")
-    return array
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -308,7 +308,7 @@ def _read_vocabulary(folder: Path) -> dict[int, str] | None:
         return dict(enumerate(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")))
     try:
         return _vocabulary(json.loads(text))
-    except (ValueError, RecursionError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, OverflowError, RecursionError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise RepcapError(f"{path}: not a vocabulary in a known form; pass tokens=False to do without") from error
 
 

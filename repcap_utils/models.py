@@ -313,6 +313,8 @@ def _reason(stderr: str) -> str:
     """The last line of pip's standard error that says something, without pip's decoration."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("[notice]")]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    if any("DO NOT MATCH THE HASHES" in line for line in errors):
+        return "the release on offer is not the pinned one (its sha256 differs); it was discarded"
     last = (errors or lines or ["pip failed and said nothing"])[-1]
     unreachable = any("Retrying (" in line or "Connection" in line for line in lines)
     return f"{last} (the package index could not be reached; check the network)" if unreachable else last

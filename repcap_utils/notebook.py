@@ -1,4 +1,4 @@
-"""What every notebook starts with: its parameters checked, its versions shown. And the profiles that make sets them by."""
+"""What every notebook starts with: its parameters checked, its versions shown; the profiles that make sets them by; tables."""
 
 import platform
 import sys
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 import nbformat
+import pandas as pd
 import yaml
+from IPython.display import HTML, display
 
 from repcap_utils import __version__, paths
 from repcap_utils.errors import RepcapError
@@ -34,6 +36,12 @@ def begin(namespace: dict, imported: str = "notebook") -> None:
     seed = f", seed {namespace['seed']}" if "seed" in declared else ""
     packages = ", ".join(f"{name} {version(name).split('+')[0]}" for name in ("torch", "numpy", "scipy", "matplotlib"))
     sys.stdout.write(f"repcap {__version__}, Python {platform.python_version()}, {packages}; {_device()}{seed}\n")
+
+
+def show(table: pd.DataFrame) -> None:
+    """Display a table in full, without its index; format the numbers yourself, to digits that are stable across machines."""
+    with pd.option_context("display.max_colwidth", None):
+        display(HTML(table.to_html(index=False, border=0, justify="left", escape=True)))
 
 
 def check_parameters(values: Mapping[str, object], declared: Mapping[str, object], where: str) -> None:

@@ -20,13 +20,15 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
-from repcap_utils.capacity import check_cells
+from repcap_utils.capacity import broadcast, check_cells, numbers
 from repcap_utils.errors import RepcapError
 
 if TYPE_CHECKING:
     import torch
 
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(32)
+_LOGIT_STEP = 0.5
+_LOGITS = np.arange(-36, 36.25, _LOGIT_STEP)
 _PANEL = 2**24  # entries of a panel of cosines in a simulation: 64 MiB
 
 
@@ -51,7 +53,7 @@ def exceedance(e: ArrayLike, d: ArrayLike) -> np.ndarray | float:
 
 def log_exceedance(e: ArrayLike, d: ArrayLike) -> np.ndarray | float:
     """Natural logarithm of `exceedance`, also where that underflows; -inf from e = 1 on."""
-    e, d = np.broadcast_arrays(_numbers("e", e), _numbers("d", d, 1))
+    e, d = np.broadcast_arrays(numbers("e", e), numbers("d", d, 1))
     return _log_exceedance(np.clip(e, 0, 1) ** 2, d)[()]
 
 
@@ -61,9 +63,9 @@ def cdf(e: ArrayLike, k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1) -> n
     Raises:
         RepcapError: k below 2, d or trials below 1, or a value that is not finite.
     """
-    e, k, d, trials = _broadcast(e=(e, -np.inf), k=(k, 2), d=(d, 1), trials=(trials, 1))
+    e, k, d, trials = broadcast(e=(e, -np.inf), k=(k, 2), d=(d, 1), trials=(trials, 1))
     log_rate = _log_rate(np.clip(e, 0, 1) ** 2, k, d)
-    return -np.expm1(-trials * _minus_log_survival(log_rate))[()]
+    return (0.0 - np.expm1(-trials * _minus_log_survival(log_rate)))[()]
 
 
 def quantile(k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1, q: ArrayLike = 0.5) -> np.ndarray | float:
@@ -74,7 +76,7 @@ def quantile(k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1, q: ArrayLike 
     Raises:
         RepcapError: k below 2, d or trials below 1, q outside the open interval 0..1, or a value that is not finite.
     """
-    k, d, trials, q = _broadcast(k=(k, 2), d=(d, 1), trials=(trials, 1), q=(q, 0))
+    k, d, trials, q = broadcast(k=(k, 2), d=(d, 1), trials=(trials, 1), q=(q, 0))
     if (q <= 0).any() or (q >= 1).any():
         raise RepcapError(f"q = {q[(q <= 0) | (q >= 1)][0]:g}; it must lie between 0 and 1, both excluded")
     # Pairs are independent, so each must exceed e with P = 1 - F^(1/pairs).
@@ -82,10 +84,24 @@ def quantile(k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1, q: ArrayLike 
     return np.sqrt(_square_exceeded(_log_one_minus_exp(log_share), d))[()]
 
 
+def mean(k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1) -> np.ndarray | float:
+    """The expected coherence of the smallest of `trials` sets of k random unit vectors in R^d.
+
+    The integral of `quantile` over q, by the trapezoidal rule in the logit of q (exponentially convergent).
+
+    Raises:
+        RepcapError: as `quantile`.
+    """
+    k, d, trials = broadcast(k=(k, 2), d=(d, 1), trials=(trials, 1))
+    q = special.expit(_LOGITS)
+    values = quantile(k[..., None], d[..., None], trials=trials[..., None], q=q)
+    return (values @ (q * (1 - q) * _LOGIT_STEP))[()]
+
+
 def capacity(d: ArrayLike, epsilon: ArrayLike, *, trials: ArrayLike = 1) -> np.ndarray | float:
     """The k (a real number) whose median coherence, the smallest of `trials` sets, is `epsilon`; inf above 1.7e308.
 
-    1 where already two vectors are less orthogonal than that.
+    The whole number of vectors is the integer part; below 2 not even two are that orthogonal.
 
     Raises:
         RepcapError: epsilon outside the open interval 0..1, d or trials below 1, or a value that is not finite.
@@ -97,7 +113,7 @@ def capacity(d: ArrayLike, epsilon: ArrayLike, *, trials: ArrayLike = 1) -> np.n
 
 def log10_capacity(d: ArrayLike, epsilon: ArrayLike, *, trials: ArrayLike = 1) -> np.ndarray | float:
     """log10 of `capacity`, without its upper limit."""
-    d, epsilon, trials = _broadcast(d=(d, 1), epsilon=(epsilon, 0), trials=(trials, 1))
+    d, epsilon, trials = broadcast(d=(d, 1), epsilon=(epsilon, 0), trials=(trials, 1))
     if (epsilon <= 0).any() or (epsilon >= 1).any():
         bad = epsilon[(epsilon <= 0) | (epsilon >= 1)][0]
         raise RepcapError(f"epsilon = {bad:g}; it must lie between 0 and 1, both excluded")
@@ -117,7 +133,7 @@ def expansion(k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1) -> np.ndarra
     Raises:
         RepcapError: k below 2, d or trials below 1, or k too small for the expansion (d e^2 negative).
     """
-    k, d, trials = _broadcast(k=(k, 2), d=(d, 1), trials=(trials, 1))
+    k, d, trials = broadcast(k=(k, 2), d=(d, 1), trials=(trials, 1))
     square = _leading(np.log(k), trials)
     if (square < 0).any():
         raise RepcapError(f"k = {k[square < 0][0]:g}: too small for the expansion; use quantile")
@@ -129,7 +145,7 @@ def effective_c(k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1) -> np.ndar
 
     It tends to 4 for 1 << ln k << d, and differs from that at every size one can compute.
     """
-    return (np.asarray(d, dtype=float) * np.square(quantile(k, d, trials=trials)) / np.log(_numbers("k", k, 2)))[()]
+    return (np.asarray(d, dtype=float) * np.square(quantile(k, d, trials=trials)) / np.log(numbers("k", k, 2)))[()]
 
 
 def trials_from_data(cells: pd.DataFrame) -> tuple[float, float]:
@@ -157,7 +173,7 @@ def ks_test(cells: pd.DataFrame, trials: float) -> KsTest:
     Raises:
         RepcapError: unusable cells (see `capacity.check_cells`), trials below 1.
     """
-    trials = float(_numbers("trials", trials, 1))
+    trials = float(numbers("trials", trials, 1))
     uniform = -np.expm1(-trials * _minus_log_survival(_cell_log_rate(cells)))
     result = stats.kstest(uniform, "uniform")
     return KsTest(float(result.statistic), float(result.pvalue), len(uniform))
@@ -181,9 +197,16 @@ def simulate(
     Raises:
         RepcapError: k below 2, d, draws or trials below 1, a negative seed or first, a device that is not there.
     """
-    least = {"k": (k, 2), "d": (d, 1), "draws": (draws, 1), "trials": (trials, 1), "seed": (seed, 0), "first": (first, 0)}
+    least = {
+        "k": (k, 2),
+        "d": (d, 1),
+        "draws": (draws, 1),
+        "trials": (trials, 1),
+        "seed": (seed, 0),
+        "first": (first, 0),
+    }
     for name, (value, minimum) in least.items():
-        if int(value) != value or value < minimum:
+        if not isinstance(value, int | np.integer) or value < minimum:
             raise RepcapError(f"{name} = {value}; it must be a whole number, {minimum} or more")
     place = _device(device)
     smallest = np.empty(draws)
@@ -200,7 +223,9 @@ def _device(device: str) -> "torch.device":
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise RepcapError(f"device = {device!r} is not available here; use cpu ({str(error).splitlines()[0]})") from error
+        raise RepcapError(
+            f"device = {device!r} is not available here; use cpu ({str(error).splitlines()[0]})"
+        ) from error
     return place
 
 
@@ -208,7 +233,8 @@ def _one_coherence(rng: np.random.Generator, k: int, d: int, place: "torch.devic
     import torch
 
     vectors = torch.from_numpy(rng.standard_normal((k, d), dtype=np.float32)).to(place)
-    vectors /= torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    # In one dimension float32 draws an exact 0 once in about 1e7; that vector then counts for nothing.
+    vectors /= torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min(1e-30)
     step = max(1, _PANEL // k)
     largest = torch.zeros((), device=place)
     for start in range(0, k, step):
@@ -225,7 +251,9 @@ def _log_pairs(k: np.ndarray) -> np.ndarray:
 
 def _rate(trials: np.ndarray, q: np.ndarray) -> np.ndarray:
     """-ln F of a single set at the q quantile of the smallest of `trials`."""
-    return -np.log(-np.expm1(np.log1p(-q) / trials))
+    share = -np.log1p(-q) / trials
+    small = share < 1e-12
+    return -np.where(small, np.log(-np.log1p(-q)) - np.log(trials), np.log(-np.expm1(-np.where(small, 1.0, share))))
 
 
 def _leading(log_k: np.ndarray, trials: np.ndarray) -> np.ndarray:
@@ -235,8 +263,9 @@ def _leading(log_k: np.ndarray, trials: np.ndarray) -> np.ndarray:
 def _log_pair_rate(log_p: np.ndarray) -> np.ndarray:
     """ln(-ln(1 - P)) of ln P: what a pair adds to -ln F."""
     small = log_p < -30
-    p = np.exp(np.where(small, -30.0, np.minimum(log_p, -1e-17)))
-    return np.where(small, log_p, np.log(-np.log1p(-np.minimum(p, 1 - 1e-16))))
+    p = np.exp(np.where(small, -30.0, log_p))
+    with np.errstate(divide="ignore"):  # P = 1, where F is 0 and its logarithm -inf
+        return np.where(small, log_p, np.log(-np.log1p(-p)))
 
 
 def _log_one_minus_exp(log_share: np.ndarray) -> np.ndarray:
@@ -310,24 +339,3 @@ def _deep_square(log_p: np.ndarray, a: np.ndarray) -> np.ndarray:
         if np.all(np.abs(step) <= 1e-14 * np.abs(log_x)):
             break
     return -np.expm1(log_x)
-
-
-def _numbers(name: str, value: ArrayLike, least: float = -np.inf) -> np.ndarray:
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RepcapError(f"{name}: {error}; it must be a number or an array of numbers") from error
-    if not np.isfinite(array).all():
-        raise RepcapError(f"{name} = {array[~np.isfinite(array)][0]}; it must be finite")
-    if (array < least).any():
-        raise RepcapError(f"{name} = {array.min():g}; it must be {least:g} or more")
-    return array
-
-
-def _broadcast(**named: tuple[ArrayLike, float]) -> list[np.ndarray]:
-    arrays = [_numbers(name, value, least) for name, (value, least) in named.items()]
-    try:
-        return list(np.broadcast_arrays(*arrays))
-    except ValueError as error:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(named, arrays, strict=True))
-        raise RepcapError(f"shapes do not broadcast: {shapes}") from error

@@ -292,7 +292,7 @@ def nearest_neighbours(
         if i == j:
             cosines.fill_diagonal_(-math.inf)
         else:
-            _merge(best[j : j + len(b)], where[j : j + len(b)], cosines.T.contiguous(), i)
+            _merge(best[j : j + len(b)], where[j : j + len(b)], cosines.T.clone(memory_format=torch.contiguous_format), i)
         _merge(best[i : i + len(a)], where[i : i + len(a)], cosines, j)
     values = torch.zeros(len(rows.matrix), k, dtype=best.dtype, device=best.device)
     indices = torch.full((len(rows.matrix), k), -1, dtype=torch.int64, device=best.device)

@@ -221,12 +221,13 @@ class Form:
         """
         _choice("weighting", weighting, ("epsilon", "log"))
         _choice("resample", resample, ("cells", "d"))
-        if bootstrap < 0:
-            raise RepcapError(f"bootstrap = {bootstrap}; it must be 0 (no intervals) or more")
+        for name, value in (("bootstrap", bootstrap), ("seed", seed)):
+            if not isinstance(value, int | np.integer) or value < 0:
+                raise RepcapError(f"{name} = {value}; it must be a whole number, 0 or more")
         table = check_cells(cells)
-        zero_here = table["k"] <= table["d"]
+        degenerate = table["k"] <= table["d"]
         if exclude_degenerate or (weighting == "log" and self.subtracts_dimension):
-            table = table[~zero_here].reset_index(drop=True)
+            table = table[~degenerate].reset_index(drop=True)
         if table.empty:
             raise RepcapError("cells: none has k > d, so nothing is left to fit; add cells above the dimension")
         params = self._solve(table, weighting)

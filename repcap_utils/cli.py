@@ -212,7 +212,14 @@ def report() -> None:
 
 
 def _capacity_facts(estimate) -> dict:
-    return estimate.as_dict()
+    return {
+        "capacity": estimate.capacity,
+        "capacity_low": estimate.low,
+        "capacity_high": estimate.high,
+        "log10_capacity": estimate.log10_point,
+        "log10_by_form": dict(estimate.log10),
+        "flags": list(estimate.flags),
+    }
 
 
 def _print(facts: dict, as_json: bool) -> None:
@@ -221,9 +228,17 @@ def _print(facts: dict, as_json: bool) -> None:
         return
     width = max(map(len, facts))
     for key, value in facts.items():
-        shown = f"{value:.5g}" if isinstance(value, float) else "-" if value is None else value
-        shown = "; ".join(map(str, shown)) or "none" if isinstance(shown, list | tuple) else shown
-        print(f"{key:<{width}}  {shown}")
+        print(f"{key:<{width}}  {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return "; ".join(map(_shown, value)) or "none"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

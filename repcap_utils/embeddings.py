@@ -74,7 +74,7 @@ _SOURCES = (
 )
 _TOKEN_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.txt", "vocabulary.json", "vocab.json")
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-_ROWS_PER_STEP = 16384
+_ROWS_PER_STEP = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +169,20 @@ def _locate(source: str | Path) -> tuple[models.Model | None, Path]:
         if not model.is_present:
             raise RepcapError(f"model {text!r} is not on this machine; run `repcap models fetch {text}`")
         return model, model.path
-    path = Path(text).expanduser()
-    if text.strip() and path.exists():
+    path = _existing(text)
+    if path is not None:
         return None, path
     nearest = models.suggest(text)
     hint = f"did you mean the registered name {nearest!r}? " if nearest else ""
     raise RepcapError(f"no source {text!r}: {hint}a source is {_SOURCES}; registered: {', '.join(registered)}")
+
+
+def _existing(text: str) -> Path | None:
+    try:
+        path = Path(text).expanduser()
+        return path if text.strip() and path.exists() else None
+    except (OSError, RuntimeError):  # a name too long for the file system, or ~ of an unknown user
+        return None
 
 
 def _label(path: Path) -> str:
@@ -259,9 +267,15 @@ def _matrix(container: _Container, name: str) -> torch.Tensor:
     if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:
         raise RepcapError(f"{where}: its shape {shape} is not a V x d matrix with V >= 2; choose another with tensor=")
     weight = container.read(name)
-    if not all(bool(torch.isfinite(rows).all()) for rows in weight.split(_ROWS_PER_STEP)):
+    if not _is_finite(weight):
         raise RepcapError(f"{where}: it holds NaN or infinite entries; the file is damaged or its storage is not known")
     return weight
+
+
+def _is_finite(weight: torch.Tensor) -> bool:
+    """Whether no entry is NaN or infinite, from the extremes of slabs of rows: both pass on a NaN."""
+    extremes = (torch.aminmax(rows) for rows in weight.split(_ROWS_PER_STEP))
+    return all(math.isfinite(low.item()) and math.isfinite(high.item()) for low, high in extremes)
 
 
 def _head(container: _Container, name: str, weight: torch.Tensor) -> tuple[bool | None, torch.Tensor | None]:
@@ -272,7 +286,10 @@ def _head(container: _Container, name: str, weight: torch.Tensor) -> tuple[bool 
     head = next((candidate for candidate in UNEMBEDDING_TENSORS if candidate in names), None)
     if head is None:
         return (True if name in DECODER_TENSORS and not container.is_encoder else None), None
-    if container.entry(head).shape[1:] != weight.shape[1:]:
+    shape = container.entry(head).shape
+    if name not in DECODER_TENSORS + OTHER_TENSORS and shape != weight.shape:
+        return None, None
+    if shape[1:] != weight.shape[1:]:
         return (False if name in DECODER_TENSORS else None), None
     unembedding = _matrix(container, head)
     if unembedding.dtype == weight.dtype and torch.equal(unembedding, weight):

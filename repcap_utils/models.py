@@ -12,7 +12,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -201,15 +201,19 @@ def _is_intact(model: Model) -> bool:
     return model.is_present and all(sha256(path) == expected for path, expected in model.files.items())
 
 
-def fetch_all(progress: Progress | None = None) -> dict[str, str | None]:
-    """Fetch every model of the registry; map each name to None, or to the reason why it could not be fetched."""
+def fetch_all(names: Iterable[str] | None = None, *, progress: Progress | None = None) -> dict[str, str | None]:
+    """Fetch the models in `names`, all by default; map each to None, or to the reason why it could not be fetched.
+
+    Raises:
+        RepcapError: an unknown name, before anything is fetched.
+    """
     outcome: dict[str, str | None] = {}
-    for name in registry():
+    for model in [get(name) for name in dict.fromkeys(registry() if names is None else names)]:
         try:
-            fetch(name, progress=progress)
-            outcome[name] = None
+            fetch(model.name, progress=progress)
+            outcome[model.name] = None
         except RepcapError as error:
-            outcome[name] = str(error)
+            outcome[model.name] = str(error)
     return outcome
 
 

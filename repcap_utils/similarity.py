@@ -261,12 +261,13 @@ def extremes(weight: Matrix, *, device: str | torch.device | None = None) -> Ext
     for i, j, a, b in _tiles(rows):
         cosines = a @ b.T
         # The lower triangle repeats the upper one and the diagonal is no pair: both get a value that cannot win.
-        above = _without_lower(cosines, -math.inf) if i == j else cosines
-        if float(above.max()) > top:
-            top, top_pair = float(above.max()), _position(above.argmax(), i, j, len(b))
+        over = _without_lower(cosines, -math.inf) if i == j else cosines
         under = _without_lower(cosines, math.inf) if i == j else cosines
-        if float(under.min()) < bottom:
-            bottom, bottom_pair = float(under.min()), _position(under.argmin(), i, j, len(b))
+        largest, smallest = float(over.max()), float(under.min())
+        if largest > top:
+            top, top_pair = largest, _position(over.argmax(), i, j, len(b))
+        if smallest < bottom:
+            bottom, bottom_pair = smallest, _position(under.argmin(), i, j, len(b))
     return Extremes(*_evaluated(rows, top_pair), *_evaluated(rows, bottom_pair))
 
 
@@ -292,7 +293,9 @@ def nearest_neighbours(
         if i == j:
             cosines.fill_diagonal_(-math.inf)
         else:
-            _merge(best[j : j + len(b)], where[j : j + len(b)], cosines.T.clone(memory_format=torch.contiguous_format), i)
+            _merge(
+                best[j : j + len(b)], where[j : j + len(b)], cosines.T.clone(memory_format=torch.contiguous_format), i
+            )
         _merge(best[i : i + len(a)], where[i : i + len(a)], cosines, j)
     values = torch.zeros(len(rows.matrix), k, dtype=best.dtype, device=best.device)
     indices = torch.full((len(rows.matrix), k), -1, dtype=torch.int64, device=best.device)

@@ -12,7 +12,7 @@ EPSILON = paths.SURVEY / "epsilon.csv"
 HISTOGRAMS = paths.SURVEY / "histograms.csv"
 ISOTROPY = paths.SURVEY / "isotropy.csv"
 
-BINS, RANGE = 400, (-1.0, 1.0)
+BINS, RANGE = 200, (-1.0, 1.0)
 COMPONENTS = (0, 1, 4, 16)
 
 _KEYS = {EPSILON: ["name"], HISTOGRAMS: ["name", "bin"], ISOTROPY: ["name", "centred", "components"]}
@@ -68,13 +68,13 @@ def keep(store, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
 
 
 def histogram_rows(embedding: embeddings.Embedding) -> list[dict[str, object]]:
-    """Rows of histograms.csv: counts of all V(V-1)/2 cosines in 400 bins over [-1, 1], those that are not zero."""
+    """Rows of histograms.csv: counts of all V(V-1)/2 cosines in 200 bins over [-1, 1], those that are not zero."""
     counts = similarity.cosine_histogram(embedding.weight, BINS, RANGE).counts
     return [{"name": embedding.name, "bin": int(i), "count": int(counts[i])} for i in np.flatnonzero(counts)]
 
 
 def edges() -> np.ndarray:
-    """Edges of the bins of histograms.csv, 401 values."""
+    """Edges of the bins of histograms.csv, 201 values."""
     return np.linspace(*RANGE, BINS + 1)
 
 

@@ -173,7 +173,7 @@ LAYERS = [
     {"errors"},
     {"paths"},
     {"kernels"},
-    {"capacity", "codes", "random_packing", "models", "embeddings", "similarity", "isotropy", "packing", "bounds"},
+    {"capacity", "codes", "random_packing", "models", "containers", "embeddings", "similarity", "isotropy", "packing", "bounds"},
     {"sweep", "claims", "plotting", "reference", "survey", "notebook"},
     {"cli"},
 ]

@@ -12,7 +12,7 @@ def unit(rows: int, d: int, seed: int, dtype: torch.dtype = torch.float64) -> to
     return (vectors / vectors.norm(dim=1, keepdim=True)).to(dtype)
 
 
-@pytest.mark.parametrize("bins", [1, 7, 253, 254, 1000])
+@pytest.mark.parametrize("bins", [1, 7, 253, 254, 1000, 100_000])
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-0.3, 0.25), (0.4, 0.9)])
 def test_tile_counts_equal_a_plain_histogram(bins: int, low: float, high: float) -> None:
     a, b = unit(61, 5, 0), unit(83, 5, 1)

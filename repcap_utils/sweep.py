@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from repcap_utils import __version__, packing, paths, random_packing
 from repcap_utils.errors import RepcapError

@@ -18,7 +18,8 @@ from repcap_utils.kernels.gram_power import gram_power_panel
 
 PANEL_ELEMENTS = 1 << 18  # 1 MiB of float32: the panel stays in the cache through all passes over it
 FIRST_EXPONENT, LAST_EXPONENT = 8, 200
-LARGEST_STEP, STEP_PER_RATIO = 0.16, 0.01
+STEP_SIZE = 0.16  # of Adam, over sqrt(d): a random unit vector's coordinates are of size 1/sqrt(d)
+LARGEST_EXCESS = 40.0  # natural logarithm: e^40 squared is still a float32
 ADAM_BETAS = (0.9, 0.99)
 ADAM_EPS = 1e-8  # rows far from the worst pairs have almost no gradient, and should almost not move
 
@@ -120,7 +121,7 @@ def optimise(
     best, best_coherence = vectors.clone(), math.inf
     first, second = torch.zeros_like(vectors), torch.zeros_like(vectors)
     history = np.empty((steps + 1, 3))
-    scale = _working_coherence(vectors)
+    _, scale = _power_product(vectors, 1, 1.0)
     flush_before = _set_flush_denormal(True)
     try:
         for step in range(steps + 1):
@@ -135,7 +136,7 @@ def optimise(
             scale = coherence
             if progress is not None:
                 progress(step, coherence)
-            rate = _step_size(k, d) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            rate = STEP_SIZE / math.sqrt(d) * 0.5 * (1 + math.cos(math.pi * step / steps))
             _adam_step(vectors, gradient, first, second, step + 1, rate)
     finally:
         _set_flush_denormal(flush_before)
@@ -201,18 +202,33 @@ def _package(vectors: torch.Tensor, history: np.ndarray) -> Packing:
     return Packing(exact, coherence, pair, history)
 
 
-def _gradient(vectors: torch.Tensor, exponent: int, scale: float) -> tuple[torch.Tensor, float]:
-    """Tangential gradient of sum |G_ij / scale|^exponent up to a constant factor, and the coherence of `vectors`."""
-    gradient = torch.empty_like(vectors)
+def _gradient(vectors: torch.Tensor, exponent: int, guess: float) -> tuple[torch.Tensor, float]:
+    """Tangential gradient of the sum of |G_ij / coherence|^exponent, up to a constant factor, and the coherence.
+
+    One pass suffices: it divides by `guess`, the coherence one step ago, and the difference is made up afterwards. Only
+    when the coherence has leapt so far that powers of the quotient could overflow is the pass repeated.
+    """
+    gradient, coherence = _power_product(vectors, exponent - 1, guess)
+    excess = (exponent - 1) * math.log(coherence / guess) if coherence > 0 else 0.0
+    if excess > LARGEST_EXCESS:
+        gradient, _ = _power_product(vectors, exponent - 1, coherence)
+    else:
+        gradient *= math.exp(-excess)
+    gradient -= (gradient * vectors).sum(dim=1, keepdim=True) * vectors
+    return gradient, coherence
+
+
+def _power_product(vectors: torch.Tensor, power: int, scale: float) -> tuple[torch.Tensor, float]:
+    """(G / scale)^power V without the diagonal, panel by panel, and the coherence of the rows of V."""
+    product = torch.empty_like(vectors)
     coherence = 0.0
     rows = _panel_rows(len(vectors))
     for start in range(0, len(vectors), rows):
         stop = min(start + rows, len(vectors))
-        weights, largest = gram_power_panel(vectors, start, stop, exponent - 1, scale)
-        torch.matmul(weights, vectors, out=gradient[start:stop])
+        weights, largest = gram_power_panel(vectors, start, stop, power, scale)
+        torch.matmul(weights, vectors, out=product[start:stop])
         coherence = max(coherence, largest)
-    gradient -= (gradient * vectors).sum(dim=1, keepdim=True) * vectors
-    return gradient, coherence
+    return product, coherence
 
 
 def _adam_step(
@@ -227,21 +243,9 @@ def _adam_step(
     normalize(vectors, dim=1, out=vectors)
 
 
-def _step_size(k: int, d: int) -> float:
-    """Adam's first step size. Coordinates are of size 1/sqrt(d); near k = d all vectors move together, so steps shrink."""
-    return min(LARGEST_STEP, STEP_PER_RATIO * k / d) / math.sqrt(d)
-
-
 def _exponent(step: int, steps: int) -> int:
     """Even exponent of this step on the geometric ramp; even, so that G^(p-1) carries the sign by itself."""
     return 2 * round(FIRST_EXPONENT * (LAST_EXPONENT / FIRST_EXPONENT) ** (step / steps) / 2)
-
-
-def _working_coherence(vectors: torch.Tensor) -> float:
-    rows = _panel_rows(len(vectors))
-    return max(
-        gram_power_panel(vectors, i, min(i + rows, len(vectors)), 1, 1.0)[1] for i in range(0, len(vectors), rows)
-    )
 
 
 def _panel_rows(k: int) -> int:

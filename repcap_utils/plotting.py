@@ -48,6 +48,7 @@ def save(figure: Figure, name: str) -> None:
     """
     if not name.replace("_", "").isalnum() or not name[:2].isdigit():
         raise RepcapError(f"figure name {name!r}: use the notebook's number and words, like 04_ratio_fit")
+    _finish(figure)
     buffer = io.BytesIO()
     with style():
         # the library writes its version into the file unless told not to
@@ -55,6 +56,18 @@ def save(figure: Figure, name: str) -> None:
     plt.close(figure)
     paths.write_bytes(paths.FIGURES / f"{name}.png", buffer.getvalue())
     show(name)
+
+
+def _finish(figure: Figure) -> None:
+    """Give titles and legends the project's look: matplotlib reads those settings when they are made, not when drawn."""
+    for axes in figure.axes:
+        title = axes.get_title() or axes.get_title(loc="left")
+        axes.set_title("")
+        axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+        if axes.get_legend() is not None:
+            axes.get_legend().get_frame().set_linewidth(0)
+    for legend in figure.legends:
+        legend.get_frame().set_linewidth(0)
 
 
 def show(name: str) -> None:

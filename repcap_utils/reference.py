@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import pooch
 from filelock import FileLock
 
 from repcap_utils import paths
@@ -70,6 +69,8 @@ def fetch() -> list[Path]:
     Raises:
         RepcapError: no network, or a file that does not have the expected hash (it is removed).
     """
+    import pooch  # it warns in notebooks without widgets, and only a download needs it
+
     logging.getLogger("pooch").setLevel(logging.ERROR)
     folder = paths.reference_dir()
     fetched = []

@@ -88,10 +88,19 @@ def test_gradient_is_that_of_the_power_sum():
     cosines = unit @ unit.T * (1 - torch.eye(12, dtype=torch.float64))
     scale = float(cosines.detach().abs().max())
     (cosines / scale).pow(8).sum().backward()
-    gradient, coherence = packing._gradient(vectors.detach(), 8, scale)
-    assert coherence == pytest.approx(scale)
-    # d/dv_i of the sum counts each pair twice and carries the exponent and the scale
-    assert torch.allclose(gradient * 2 * 8 / scale, vectors.grad, atol=1e-12)
+    # d/dv_i of the sum counts each pair twice and carries the exponent and the scale; the guess must not matter, far or near
+    for guess in (scale, 0.9 * scale, 2.0 * scale, 1e-4 * scale):
+        gradient, coherence = packing._gradient(vectors.detach(), 8, guess)
+        assert coherence == pytest.approx(scale)
+        assert torch.allclose(gradient * 2 * 8 / scale, vectors.grad, atol=1e-12)
+
+
+@pytest.mark.parametrize(("k", "d", "reached"), [(500, 128, 0.0915), (500, 256, 0.0482)])
+def test_few_vectors_a_dimension_do_not_diverge(k, d, reached):
+    # a leap of the coherence in one step must not leave its traces in the optimiser's state
+    result = packing.optimise(k, d, seed=0, steps=400)
+    assert result.coherence < reached
+    assert result.history[-1, 2] < reached
 
 
 @pytest.mark.parametrize("power", [1, 3, 7, 9, 199])

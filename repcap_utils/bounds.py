@@ -159,6 +159,7 @@ def best_known_capacity(d: int, epsilon: float) -> BestKnown:
         RepcapError: d < 1 or epsilon outside (0, 1).
     """
     _check_capacity_arguments(d, epsilon)
+    d = int(d)
     candidates = [
         BestKnown(math.log10(d), "orthonormal basis", 0.0),
         BestKnown(greedy_capacity(d, epsilon), "greedy", epsilon),

@@ -156,7 +156,7 @@ def table(notebook: str | None = None) -> pd.DataFrame:
 
 
 def summary_markdown() -> str:
-    """The README's table of claims: a line with the number of claims per verdict, then one row a claim.
+    """The README's table of claims: the number of claims per verdict, then one row a claim (reasons are in 00_report).
 
     Raises:
         RepcapError: a malformed ledger or record file.
@@ -165,14 +165,13 @@ def summary_markdown() -> str:
     counts = frame["verdict"].value_counts()
     tally = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
     lines = [
-        f"{len(frame)} published claims: {tally}.",
+        f"{len(frame)} published claims: {tally}. The reasons are in [00_report](notebooks/00_report.ipynb).",
         "",
-        "| claim | in the paper | published | ours | verdict |",
-        "| --- | --- | --- | --- | --- |",
+        "| claim | published | ours | verdict |",
+        "| --- | --- | --- | --- |",
     ]
     for row in frame.itertuples():
-        outcome = f"{row.verdict}: {row.reason}" if row.reason else row.verdict
-        cells = (row.statement, row.where, row.published, row.ours or "–", outcome)
+        cells = (f"{row.statement} ({row.where})", row.published, row.ours or "–", row.verdict)
         lines.append(f"| {' | '.join(_markdown(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -241,3 +241,7 @@ def test_degrees_beyond_the_limit_are_refused():
         bounds.levenshtein_capacity(3, 1 - 1e-14)
     with pytest.raises(RepcapError, match="take fewer"):
         bounds.levenshtein(10**9, 2)
+
+
+def test_best_known_capacity_takes_numpy_integers():
+    assert bounds.best_known_capacity(np.int64(4096), 1 / 64) == bounds.best_known_capacity(4096, 1 / 64)

@@ -233,10 +233,9 @@ def test_summary_markdown(ledger):
     claims.record("below-vocabulary", True)
     claims.record("draws", 99, note="100 | rather than 1000")
     lines = claims.summary_markdown().splitlines()
-    assert lines[0] == "5 published claims: 1 reproduced, 1 not supported, 3 not yet computed."
-    assert r"| Fewer directions, or \|k\| < V | sec. 3.2 | yes | yes | reproduced |" in lines
-    expected = r"| Draws per cell | sec. 3.2 | 1000 draws | 99 draws | not supported: 100 \| rather than 1000 |"
-    assert expected in lines
+    assert lines[0].startswith("5 published claims: 1 reproduced, 1 not supported, 3 not yet computed.")
+    assert r"| Fewer directions, or \|k\| < V (sec. 3.2) | yes | yes | reproduced |" in lines
+    assert "| Draws per cell (sec. 3.2) | 1000 draws | 99 draws | not supported |" in lines
     assert len(lines) == 2 + 2 + 5
 
 

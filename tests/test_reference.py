@@ -1,4 +1,5 @@
 import pandas as pd
+import pooch
 import pytest
 
 from repcap_utils import paths, reference
@@ -34,14 +35,14 @@ def test_fetch_without_network_or_with_other_bytes(folder, monkeypatch):
     def no_network(*_, **__):
         raise OSError("unreachable")
 
-    monkeypatch.setattr(reference.pooch, "retrieve", no_network)
+    monkeypatch.setattr(pooch, "retrieve", no_network)
     with pytest.raises(RepcapError, match="check the network"):
         reference.fetch()
 
     def tampered(*_, **__):
         raise ValueError("SHA256 hash of downloaded file does not match")
 
-    monkeypatch.setattr(reference.pooch, "retrieve", tampered)
+    monkeypatch.setattr(pooch, "retrieve", tampered)
     with pytest.raises(RepcapError, match="its sha256 is not the published one"):
         reference.fetch()
     assert list(folder.iterdir()) == []

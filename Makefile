@@ -23,7 +23,7 @@ PROFILE_FILE := $(if $(filter %.yaml %.yml,$(PROFILE)),$(PROFILE),notebooks/prof
 SOURCES := $(wildcard repcap_utils/*.py repcap_utils/*.mplstyle repcap_utils/kernels/*.py) $(PROFILE_FILE)
 INPUTS := data/models.yaml data/published/models.csv data/published/claims.csv $(wildcard data/sweeps/*.csv data/survey/histograms.csv data/survey/isotropy.csv)
 
-.PHONY: help all test bench models sweep survey reference lab refresh lock clean env figures
+.PHONY: help all test bench models sweep survey reference site lab refresh lock clean env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ sweep: $(READY) ## compute missing cells of data/sweeps (resumable; the cells de
 
 survey: $(READY) build/models.stamp ## measure the default models: epsilon, histograms, common directions
 	repcap survey
+
+site: $(READY) ## the notebooks as HTML pages in build/site
+	jupyter nbconvert --log-level=ERROR --to html --output-dir build/site notebooks/*.ipynb
 
 lab: $(READY) ## open the notebooks in JupyterLab
 	jupyter lab notebooks

@@ -40,13 +40,18 @@ _LEDGER_COLUMNS = (
     "notebook",
     "statement",
     "where",
+    "evidence",
     "value",
     "unit",
     "tolerance",
     "tolerance_kind",
     "caveat_tolerance",
 )
+_TABLE_COLUMNS = ("id", "statement", "where", "evidence", "published", "ours", "verdict", "reason")
 _RECORD_COLUMNS = ("id", "measured", "caveat", "note")
+EVIDENCE = ("measured", "published data", "arithmetic")
+"""What a verdict rests on: weights or simulations of this project, the paper's own data, or formulas and theorems alone."""
+
 _ANSWERS = {"yes": True, "no": False}
 
 
@@ -63,6 +68,7 @@ class Claim:
     notebook: str
     statement: str
     where: str
+    evidence: str
     value: str
     unit: str
     tolerance: float | None
@@ -141,8 +147,8 @@ def table(notebook: str | None = None) -> pd.DataFrame:
     """The claims of one notebook, or all, in the ledger's order.
 
     Returns:
-        A frame with the text columns id, statement, where, published, ours, verdict, reason; `ours` and `reason` are
-        empty where nothing is recorded.
+        A frame with the text columns id, statement, where, evidence, published, ours, verdict, reason; `ours` and
+        `reason` are empty where nothing is recorded.
 
     Raises:
         RepcapError: unknown notebook, or a malformed ledger or record file.
@@ -152,26 +158,35 @@ def table(notebook: str | None = None) -> pd.DataFrame:
     ledger = load_ledger()
     records = {name: _checked_records(name, ledger) for name in ([notebook] if notebook else dict.fromkeys(NOTEBOOKS))}
     rows = [_table_row(claim, records[claim.notebook].get(claim.id)) for claim in ledger if claim.notebook in records]
-    return pd.DataFrame(rows, columns=["id", "statement", "where", "published", "ours", "verdict", "reason"], dtype=str)
+    return pd.DataFrame(rows, columns=list(_TABLE_COLUMNS), dtype=str)
 
 
 def summary_markdown() -> str:
-    """The README's table of claims: the number of claims per verdict, then one row a claim (reasons are in 00_report).
+    """The README's table of claims: the number of claims per verdict, then one row a claim; reasons are in 00_report.
 
     Raises:
         RepcapError: a malformed ledger or record file.
     """
     frame = table()
-    counts = frame["verdict"].value_counts()
-    tally = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
+    counts = pd.crosstab(frame["evidence"], frame["verdict"])
+    verdicts = [name for name in VERDICTS if name in counts]
     lines = [
-        f"{len(frame)} published claims: {tally}. The reasons are in [00_report](notebooks/00_report.ipynb).",
+        f"{len(frame)} published claims, by what the verdict rests on: weights and simulations of this project (measured), "
+        "the paper's own data recomputed, or formulas alone. Reasons are in [00_report](notebooks/00_report.ipynb).",
         "",
-        "| claim | published | ours | verdict |",
-        "| --- | --- | --- | --- |",
+        f"| evidence | {' | '.join(verdicts)} |",
+        f"| --- |{' --- |' * len(verdicts)}",
+        *(
+            f"| {kind} | {' | '.join(str(counts.loc[kind, name]) for name in verdicts)} |"
+            for kind in EVIDENCE
+            if kind in counts.index
+        ),
+        "",
+        "| claim | evidence | published | ours | verdict |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for row in frame.itertuples():
-        cells = (f"{row.statement} ({row.where})", row.published, row.ours or "–", row.verdict)
+        cells = (f"{row.statement} ({row.where})", row.evidence, row.published, row.ours or "–", row.verdict)
         lines.append(f"| {' | '.join(_markdown(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -213,13 +228,14 @@ def load_ledger() -> tuple[Claim, ...]:
 def _table_row(claim: Claim, found: Record | None) -> tuple[str, ...]:
     published = _with_unit(claim.value, claim.unit)
     if found is None:
-        return (claim.id, claim.statement, claim.where, published, "", NOT_COMPUTED, "")
+        return (claim.id, claim.statement, claim.where, claim.evidence, published, "", NOT_COMPUTED, "")
     result = verdict(claim, found.measured, found.caveat)
     reason = "; ".join(text for text in (found.caveat, found.note) if text)
     if result == CAVEAT and not reason:
         reason = _difference(claim, float(found.measured))
     ours = _with_unit(found.measured, claim.unit)
-    return (claim.id, claim.statement, claim.where, published, ours, result, "" if result == REPRODUCED else reason)
+    reason = "" if result == REPRODUCED else reason
+    return (claim.id, claim.statement, claim.where, claim.evidence, published, ours, result, reason)
 
 
 def _difference(claim: Claim, measured: float) -> str:
@@ -278,6 +294,8 @@ def _parse_claim(row: dict[str, str], place: str) -> Claim:
     for column in ("id", "statement", "where"):
         if not row[column]:
             raise RepcapError(f"{place}: the column {column} is empty; fill it in")
+    if row["evidence"] not in EVIDENCE:
+        raise RepcapError(f"{place}: evidence {row['evidence']!r} is not one of {', '.join(EVIDENCE)}")
     if row["notebook"] not in NOTEBOOKS:
         raise RepcapError(f"{place}: unknown notebook {row['notebook']!r}{_hint(row['notebook'], NOTEBOOKS)}")
     tolerance, caveat_tolerance = (_number(row[c], c, place) for c in ("tolerance", "caveat_tolerance"))

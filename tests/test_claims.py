@@ -6,15 +6,15 @@ import pytest
 from repcap_utils import claims, paths
 from repcap_utils.errors import RepcapError
 
-HEADER = "id,notebook,statement,where,value,unit,tolerance,tolerance_kind,caveat_tolerance\n"
+HEADER = "id,notebook,statement,where,evidence,value,unit,tolerance,tolerance_kind,caveat_tolerance\n"
 LEDGER = (
     HEADER
     + """\
-random-fit-c,02_jl_failure,Constant C,sec. 3.2,3.029,,0.001,abs,0.03
-below-vocabulary,02_jl_failure,"Fewer directions, or |k| < V",sec. 3.2,yes,,,,
-draws,02_jl_failure,Draws per cell,sec. 3.2,1000,draws,0.2,rel,
-ratio-r2,04_fitting_c,R2,fig. 7,0.9984,,4,digits,2
-mean,01_epsilon_estimation,Mean cosine,fig. 1,0,,0.001,abs,0.01
+random-fit-c,02_jl_failure,Constant C,sec. 3.2,measured,3.029,,0.001,abs,0.03
+below-vocabulary,02_jl_failure,"Fewer directions, or |k| < V",sec. 3.2,measured,yes,,,,
+draws,02_jl_failure,Draws per cell,sec. 3.2,published data,1000,draws,0.2,rel,
+ratio-r2,04_fitting_c,R2,fig. 7,measured,0.9984,,4,digits,2
+mean,01_epsilon_estimation,Mean cosine,fig. 1,measured,0,,0.001,abs,0.01
 """
 )
 
@@ -41,7 +41,7 @@ def records(notebook="02_jl_failure"):
 
 def test_nothing_recorded_is_not_yet_computed(ledger):
     frame = claims.table()
-    assert list(frame.columns) == ["id", "statement", "where", "published", "ours", "verdict", "reason"]
+    assert list(frame.columns) == ["id", "statement", "where", "evidence", "published", "ours", "verdict", "reason"]
     assert set(frame["verdict"]) == {claims.NOT_COMPUTED}
     assert list(claims.table("04_fitting_c")["id"]) == ["ratio-r2"]
 
@@ -157,33 +157,34 @@ def test_a_note_may_hold_commas_quotes_and_newlines(ledger):
     ],
 )
 def test_tolerances(published, kind, tolerance, measured, inside):
-    claim = claims.Claim("a", "04_fitting_c", "s", "w", published, "", tolerance, kind, None)
+    claim = claims.Claim("a", "04_fitting_c", "s", "w", "measured", published, "", tolerance, kind, None)
     assert claims.verdict(claim, measured) == (claims.REPRODUCED if inside else claims.NOT_SUPPORTED)
 
 
 def test_verdict_without_a_measurement():
-    claim = claims.Claim("a", "04_fitting_c", "s", "w", "yes", "", None, "", None)
+    claim = claims.Claim("a", "04_fitting_c", "s", "w", "measured", "yes", "", None, "", None)
     assert claims.verdict(claim, None) == claims.NOT_COMPUTED
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("a,04_fitting_c,s,w,yes,,,\n", ":2: 8 columns where 9 are needed"),
-        ("a,04_fitting,s,w,yes,,,,\n", ":2: unknown notebook '04_fitting'; did you mean '04_fitting_c'"),
-        ("a,04_fitting_c,,w,yes,,,,\n", ":2: the column statement is empty"),
-        ("a,04_fitting_c,s,w,maybe,,1,abs,\n", ":2: value = 'maybe' is not a finite number"),
-        ("a,04_fitting_c,s,w,nan,,1,abs,\n", ":2: value = 'nan'"),
-        ("a,04_fitting_c,s,w,1,,,abs,\n", ":2: a claim needs yes, no, or a number with a tolerance"),
-        ("a,04_fitting_c,s,w,1,,1,percent,\n", ":2: tolerance_kind 'percent'"),
-        ("a,04_fitting_c,s,w,0,,1,rel,\n", ":2: tolerance_kind 'rel'"),
-        ("a,04_fitting_c,s,w,1,,2.5,digits,\n", ":2: a tolerance in digits"),
-        ("a,04_fitting_c,s,w,1,,2,digits,3\n", ":2: tolerances .* the looser one"),
-        ("a,04_fitting_c,s,w,1,,2,abs,1\n", ":2: tolerances .* the looser one"),
-        ("a,04_fitting_c,s,w,1,,-1,abs,\n", ":2: tolerances must not be negative"),
-        ("a,04_fitting_c,s,w,yes,,1,abs,\n", ":2: a yes/no claim has no tolerance"),
-        ("a,04_fitting_c,s,w,yes,,,,\n" * 2, ":3: the id 'a' occurs twice"),
-        ('a,04_fitting_c,"s"x,w,yes,,,,\n', ":2: malformed CSV"),
+        ("a,04_fitting_c,s,w,measured,yes,,,\n", ":2: 9 columns where 10 are needed"),
+        ("a,04_fitting,s,w,measured,yes,,,,\n", ":2: unknown notebook '04_fitting'; did you mean '04_fitting_c'"),
+        ("a,04_fitting_c,s,w,seen,yes,,,,\n", ":2: evidence 'seen' is not one of measured"),
+        ("a,04_fitting_c,,w,measured,yes,,,,\n", ":2: the column statement is empty"),
+        ("a,04_fitting_c,s,w,measured,maybe,,1,abs,\n", ":2: value = 'maybe' is not a finite number"),
+        ("a,04_fitting_c,s,w,measured,nan,,1,abs,\n", ":2: value = 'nan'"),
+        ("a,04_fitting_c,s,w,measured,1,,,abs,\n", ":2: a claim needs yes, no, or a number with a tolerance"),
+        ("a,04_fitting_c,s,w,measured,1,,1,percent,\n", ":2: tolerance_kind 'percent'"),
+        ("a,04_fitting_c,s,w,measured,0,,1,rel,\n", ":2: tolerance_kind 'rel'"),
+        ("a,04_fitting_c,s,w,measured,1,,2.5,digits,\n", ":2: a tolerance in digits"),
+        ("a,04_fitting_c,s,w,measured,1,,2,digits,3\n", ":2: tolerances .* the looser one"),
+        ("a,04_fitting_c,s,w,measured,1,,2,abs,1\n", ":2: tolerances .* the looser one"),
+        ("a,04_fitting_c,s,w,measured,1,,-1,abs,\n", ":2: tolerances must not be negative"),
+        ("a,04_fitting_c,s,w,measured,yes,,1,abs,\n", ":2: a yes/no claim has no tolerance"),
+        ("a,04_fitting_c,s,w,measured,yes,,,,\n" * 2, ":3: the id 'a' occurs twice"),
+        ('a,04_fitting_c,"s"x,w,measured,yes,,,,\n', ":2: malformed CSV"),
     ],
 )
 def test_a_malformed_ledger_names_file_and_line(ledger, line, message):
@@ -233,10 +234,16 @@ def test_summary_markdown(ledger):
     claims.record("below-vocabulary", True)
     claims.record("draws", 99, note="100 | rather than 1000")
     lines = claims.summary_markdown().splitlines()
-    assert lines[0].startswith("5 published claims: 1 reproduced, 1 not supported, 3 not yet computed.")
-    assert r"| Fewer directions, or \|k\| < V (sec. 3.2) | yes | yes | reproduced |" in lines
-    assert "| Draws per cell (sec. 3.2) | 1000 draws | 99 draws | not supported |" in lines
-    assert len(lines) == 2 + 2 + 5
+    assert lines[0].startswith("5 published claims")
+    assert lines[2:6] == [
+        "| evidence | reproduced | not supported | not yet computed |",
+        "| --- | --- | --- | --- |",
+        "| measured | 1 | 0 | 3 |",
+        "| published data | 0 | 1 | 0 |",
+    ]
+    assert r"| Fewer directions, or \|k\| < V (sec. 3.2) | measured | yes | yes | reproduced |" in lines
+    assert "| Draws per cell (sec. 3.2) | published data | 1000 draws | 99 draws | not supported |" in lines
+    assert len(lines) == 2 + 4 + 1 + 2 + 5
 
 
 def test_update_readme(ledger, tmp_path):

@@ -6,30 +6,38 @@
 PROFILE ?= cpu
 ENV := $(or $(VIRTUAL_ENV),$(CONDA_PREFIX),.venv)
 BIN := $(ENV)/bin
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 # A kernel of the user's own named python3 must not stand in for this environment's.
 export JUPYTER_PREFER_ENV_PATH := 1
 export PYTHONHASHSEED := 0
 export PATH := $(abspath $(BIN)):$(PATH)
+# Notebooks run in their own folder: relative settings are meant from here.
+ifdef REPCAP_MODELS
+export REPCAP_MODELS := $(abspath $(REPCAP_MODELS))
+endif
+ifdef REPCAP_REFERENCE
+export REPCAP_REFERENCE := $(abspath $(REPCAP_REFERENCE))
+endif
 
 # The stamp lies in the environment and is named after this checkout: a new environment or a moved checkout installs afresh.
 READY := $(ENV)/.repcap-$(firstword $(shell printf %s "$(CURDIR)" | cksum))
-OUT := build/$(basename $(notdir $(PROFILE)))
+OUT := build/executed
 
 NOTEBOOKS := $(sort $(basename $(notdir $(wildcard notebooks/[0-9][0-9]_*.ipynb))))
 EXECUTED := $(NOTEBOOKS:%=$(OUT)/%.ipynb)
 REPORT := $(OUT)/00_report.ipynb
 PROFILE_FILE := $(if $(filter %.yaml %.yml,$(PROFILE)),$(PROFILE),notebooks/profiles/$(PROFILE).yaml)
-SOURCES := $(wildcard repcap_utils/*.py repcap_utils/*.mplstyle repcap_utils/kernels/*.py) $(PROFILE_FILE)
-INPUTS := data/models.yaml data/published/models.csv data/published/claims.csv $(wildcard data/sweeps/*.csv data/survey/histograms.csv data/survey/isotropy.csv)
+SOURCES := $(wildcard repcap_utils/*.py repcap_utils/*.mplstyle repcap_utils/kernels/*.py)
+INPUTS := data/models.yaml data/published/models.csv data/published/claims.csv data/survey/histograms.csv \
+  data/survey/isotropy.csv $(wildcard data/sweeps/*.csv)
 
-.PHONY: help all test bench models sweep survey reference site lab refresh lock clean env
+.PHONY: FORCE help all test bench models sweep survey reference site lab refresh lock clean env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PROFILE=cpu|paper|FILE.yaml sets the notebooks' parameters (now: $(PROFILE)); the environment is $(ENV)"
 
-all: $(OUT)/readme.stamp ## run every notebook, redraw every figure, update the README's table of verdicts
+all: $(PROFILE_FILE) $(OUT)/readme.stamp ## run every notebook, redraw every figure, update the README's table of verdicts
 
 test: $(READY) build/models.stamp build/reference.stamp ## lint, unit tests, and the notebooks' stored outputs against a fresh run
 	ruff check .
@@ -47,7 +55,7 @@ reference: $(READY) ## fetch the paper's two published sweeps, verified by sha25
 	repcap reference
 
 sweep: $(READY) ## compute missing cells of data/sweeps (resumable; the cells depend on PROFILE)
-	repcap sweep --profile $(PROFILE)
+	repcap sweep --profile $(if $(filter paper,$(PROFILE)),paper,cpu)
 
 survey: $(READY) build/models.stamp ## measure the default models: epsilon, histograms, common directions
 	repcap survey
@@ -74,42 +82,57 @@ lock: ## resolve the dependencies afresh into requirements.lock
 clean: ## remove build/ and the tool caches; weights, data and figures stay
 	rm -rf build .pytest_cache .ruff_cache .hypothesis
 
-env: $(READY)
+env: $(READY) ## set up the environment alone
 
 $(READY): requirements.lock pyproject.toml
-	$(if $(filter .venv,$(ENV)),test -x .venv/bin/python || $(PYTHON) -m venv .venv)
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python {sys.version.split()[0]} is too old: repcap needs 3.11 or newer; set PYTHON=... or activate an environment that has it")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "error: $(PYTHON) is missing or older than Python 3.11; install it, or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+ifeq ($(ENV),.venv)
+	@# a half-made, foreign or moved environment cannot be used: make it afresh
+	@.venv/bin/pip --version 2>/dev/null | grep -qF "$(CURDIR)/.venv" || $(PYTHON) -m venv --clear .venv || \
+	  { echo "error: no virtual environment could be made; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+else
+	@test -x "$(BIN)/python" || { echo "error: the active environment $(ENV) has no bin/python; deactivate it" >&2; exit 1; }
+endif
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	touch $@
-
-# Both are tried and may fail: the study then runs from the committed statistics. `make models` and `make reference` insist.
-build/models.stamp: $(READY) data/models.yaml
-	@mkdir -p build
-	repcap models fetch --optional
 	@touch $@
 
-build/reference.stamp: $(READY)
+# Weights that cannot be had are a visible skip, tried again next time; the study then runs from the committed statistics.
+build/models.stamp: data/models.yaml | $(READY)
 	@mkdir -p build
-	repcap reference --optional
+	@if repcap models fetch; then touch $@; else echo "going on with the committed statistics"; fi
+
+# The published sweeps are tried once; `make reference` tries again and insists.
+build/reference.stamp: | $(READY)
+	@mkdir -p build
+	@repcap reference --optional
 	@touch $@
+
+# What the notebooks depend on besides files of this repository: the profile, and which weights and published sweeps are here.
+build/inputs.txt: FORCE | build/models.stamp build/reference.stamp
+	@{ echo "$(PROFILE)"; cksum < "$(PROFILE_FILE)"; \
+	  find -L "$(or $(REPCAP_MODELS),data/models)" -type f -size +99k -printf '%p %s\n' 2>/dev/null | sort; \
+	  find -L "$(or $(REPCAP_REFERENCE),data/reference)" -name '*_packing.json' -printf '%p %s\n' 2>/dev/null | sort; } > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+FORCE:
 
 # A notebook appears in $(OUT) only when it has run to its end; one that fails stays readable in build/failed.
-$(OUT)/%.ipynb: notebooks/%.ipynb $(READY) $(SOURCES) $(INPUTS) build/models.stamp build/reference.stamp
+$(EXECUTED): $(OUT)/%.ipynb: notebooks/%.ipynb $(SOURCES) $(INPUTS) build/inputs.txt | $(READY)
 	@mkdir -p $(OUT) build/failed build/running
-	@repcap profile $(PROFILE) $* > build/running/$*.yaml
+	@repcap profile "$(PROFILE)" $* > build/running/$*.yaml
 	@echo "running notebooks/$*.ipynb"
 	@papermill --no-progress-bar --log-level ERROR --cwd notebooks -f build/running/$*.yaml \
 	  notebooks/$*.ipynb build/running/$*.ipynb 2> build/running/$*.log || \
-	  { mv build/running/$*.ipynb build/failed/ 2>/dev/null; grep -v '^ *$$' build/running/$*.log | tail -n 1 >&2; \
-	    echo "error: notebooks/$*.ipynb failed; read it in build/failed/$*.ipynb" >&2; exit 1; }
+	  { grep -v '^ *$$' build/running/$*.log | tail -n 1 >&2; mv build/running/$*.ipynb build/failed/ 2>/dev/null && \
+	    echo "error: notebooks/$*.ipynb failed; read it in build/failed/$*.ipynb" >&2 || \
+	    echo "error: notebooks/$*.ipynb did not start; see build/running/$*.log" >&2; exit 1; }
 	@rm -f build/failed/$*.ipynb build/running/$*.log build/running/$*.yaml
 	@mv build/running/$*.ipynb $@
 
-# Which notebooks read weights, the published sweeps, and what other notebooks write.
-$(OUT)/01_epsilon_estimation.ipynb: $(wildcard $(or $(REPCAP_MODELS),data/models)/*/*.gguf $(or $(REPCAP_MODELS),data/models)/*/*.safetensors $(or $(REPCAP_MODELS),data/models)/*/*.bin)
-$(OUT)/02_jl_failure.ipynb $(OUT)/03_packing_simulation.ipynb $(OUT)/04_fitting_c.ipynb: $(wildcard $(or $(REPCAP_REFERENCE),data/reference)/*_packing.json)
-$(OUT)/05_model_survey.ipynb $(OUT)/06_scaling_trends.ipynb: $(OUT)/01_epsilon_estimation.ipynb
+# Which notebooks read what others write.
+$(OUT)/05_model_survey.ipynb $(OUT)/06_scaling_trends.ipynb: $(OUT)/01_epsilon_estimation.ipynb data/survey/epsilon.csv
 $(REPORT): $(filter-out $(REPORT),$(EXECUTED))
 
 $(OUT)/readme.stamp: $(REPORT)

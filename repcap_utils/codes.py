@@ -42,7 +42,7 @@ def kerdock(d: int) -> np.ndarray:
     if d not in KERDOCK_DIMENSIONS:
         raise RepcapError(f"kerdock: d = {d!r} is not available; take one of {', '.join(map(str, KERDOCK_DIMENSIONS))}")
     basis = hadamard(d) / math.sqrt(d)
-    frames = [signs * basis for signs in _kerdock_form_signs(d.bit_length() - 1)]
+    frames = [signs * basis for signs in _kerdock_form_signs(int(d).bit_length() - 1)]
     return np.concatenate([*frames, np.eye(d)])
 
 

@@ -11,6 +11,7 @@ import torch
 from repcap_utils import models
 from repcap_utils.containers import SOURCES, Container, open_container
 from repcap_utils.errors import RepcapError
+from repcap_utils.resources import torch_device
 
 DECODER_TENSORS = (
     "token_embd.weight",
@@ -106,7 +107,7 @@ def load(
         RepcapError: unknown source, model not fetched, unreadable or damaged file, no such tensor, or a tensor that is
             not a finite floating-point matrix with at least two rows.
     """
-    target = _device(device)
+    target = torch_device(device)
     model, path = _locate(source)
     with _refusing_os_errors(path):
         container = open_container(path)
@@ -133,16 +134,6 @@ def load(
 
 
 # --- from a source to a file ------------------------------------------------------------------------------------------
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    try:
-        target = torch.device(device or "cpu")
-        torch.empty(0, device=target)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise RepcapError(f"device {str(device)!r} cannot be used: {first_line}; try device='cpu'") from error
-    return target
 
 
 def _locate(source: str | Path) -> tuple[models.Model | None, Path]:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 import torch
 from torch.nn.functional import normalize
 
 from repcap_utils.errors import RepcapError
 from repcap_utils.kernels.gram_power import gram_power_panel
+from repcap_utils.resources import require_memory, torch_device
 
 PANEL_ELEMENTS = 1 << 18  # 1 MiB of float32: the panel stays in the cache through all passes over it
 FIRST_EXPONENT, LAST_EXPONENT = 8, 200
@@ -34,7 +34,8 @@ class Packing:
         vectors: k x d float64, rows of unit norm.
         coherence: max over i != j of |<v_i, v_j>|, computed in float64 from `vectors`.
         worst_pair: the pair (i, j), i < j, that attains it.
-        history: one row per step, columns step, exponent, coherence (of the iterate before that step, in working precision).
+        history: rows (step, exponent, coherence in working precision), one for each iterate looked at: steps + 1 for
+            `optimise`, steps for `optimise_published`, none for an orthonormal set.
     """
 
     vectors: torch.Tensor
@@ -108,16 +109,16 @@ def optimise(
         progress: called as progress(step, coherence) before each step.
 
     Raises:
-        RepcapError: k, d or steps out of range, or too little memory for k x d.
+        RepcapError: k, d, steps or seed out of range, a device that is not there, or too little memory for k x d.
 
     Source: the objective is that of arXiv 2606.02765, sec. 3.3, with the exponent annealed instead of fixed.
     """
-    _validate(k, d, steps)
-    _require_memory(8 * k * d * 8, f"{k} x {d} vectors with their optimiser state")
+    _validate(k, d, steps, seed)
+    require_memory(8 * k * d * 8, f"{k} x {d} vectors with their optimiser state")
     start = random_unit_vectors(k, d, seed)
     if k <= d:
         return _package(torch.linalg.qr(start.T).Q.T, np.empty((0, 3)))
-    vectors = start.to(device=device, dtype=dtype)
+    vectors = start.to(device=torch_device(device), dtype=dtype)
     best, best_coherence = vectors.clone(), math.inf
     first, second = torch.zeros_like(vectors), torch.zeros_like(vectors)
     history = np.empty((steps + 1, 3))
@@ -148,7 +149,7 @@ def published_exponent(k: int, d: int) -> int:
 
     p = min(int(m / ln d), 20), with m = 40 for k <= 4000, 50 for k > 4000 and d >= 3072, else 60.
     """
-    _validate(k, d, 1)
+    _validate(k, d)
     if d == 1:
         return 20
     m = 40 if k <= 4000 else 50 if d >= 3072 else 60
@@ -169,14 +170,15 @@ def optimise_published(
     Adam by automatic differentiation on the sum over i != j of |G_ij|^p with the full k x k Gram matrix in float32, a fixed
     exponent (`published_exponent`), learning rate 0.005 for d <= 1024 and 0.0025 above, the last iterate recorded.
 
-    Args, errors and result as for `optimise`; the memory it needs grows as k^2.
+    Args (without `dtype`), errors and result as for `optimise`; the memory it needs grows as k^2.
     """
-    _validate(k, d, steps)
-    _require_memory(6 * 4 * k * k, f"the {k} x {k} Gram matrix and its gradients; `optimise` works in panels")
+    _validate(k, d, steps, seed)
+    require_memory(6 * 4 * k * k, f"the {k} x {k} Gram matrix and its gradients; `optimise` works in panels")
     exponent = published_exponent(k, d)
-    vectors = random_unit_vectors(k, d, seed).to(device=device, dtype=torch.float32).requires_grad_()
+    place = torch_device(device)
+    vectors = random_unit_vectors(k, d, seed).to(device=place, dtype=torch.float32).requires_grad_()
     adam = torch.optim.Adam([vectors], lr=0.005 if d <= 1024 else 0.0025)
-    off_diagonal = 1 - torch.eye(k, device=device)
+    off_diagonal = 1 - torch.eye(k, device=place)
     history = np.empty((steps, 3))
     for step in range(steps):
         adam.zero_grad()
@@ -259,19 +261,12 @@ def _set_flush_denormal(mode: bool) -> bool:
     return before
 
 
-def _validate(k: int, d: int, steps: int) -> None:
+def _validate(k: int, d: int, steps: int = 1, seed: int = 0) -> None:
     if k < 2:
         raise RepcapError(f"k = {k}: a packing needs at least two vectors")
     if d < 1:
         raise RepcapError(f"d = {d}: the dimension must be at least 1")
     if steps < 1:
         raise RepcapError(f"steps = {steps}: give at least one step")
-
-
-def _require_memory(needed: int, what: str) -> None:
-    available = psutil.virtual_memory().available
-    if needed > available:
-        raise RepcapError(
-            f"not enough memory: {what} need about {needed / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are free;"
-            " choose a smaller k or a larger machine"
-        )
+    if seed < 0:
+        raise RepcapError(f"seed = {seed}: a seed must not be negative")

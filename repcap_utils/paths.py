@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock
+
 from repcap_utils.errors import RepcapError
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 DATA = ROOT / "data"
 FIGURES = ROOT / "figures"
-BUILD = ROOT / "build"
 PUBLISHED = DATA / "published"
 RECORDS = DATA / "records"
 SWEEPS = DATA / "sweeps"
@@ -20,13 +21,18 @@ SURVEY = DATA / "survey"
 
 
 def models_dir() -> Path:
-    """The folder of downloaded weights: `REPCAP_MODELS`, or `data/models` (ignored by git)."""
-    return Path(os.environ.get("REPCAP_MODELS") or DATA / "models").expanduser().resolve()
+    """The folder of downloaded weights: `REPCAP_MODELS` (from the root if relative), or `data/models` (ignored by git)."""
+    return _folder("REPCAP_MODELS", "data/models")
 
 
 def reference_dir() -> Path:
-    """The folder of the published sweeps: `REPCAP_REFERENCE`, or `data/reference` (ignored by git)."""
-    return Path(os.environ.get("REPCAP_REFERENCE") or DATA / "reference").expanduser().resolve()
+    """The folder of the published sweeps: `REPCAP_REFERENCE` (from the root if relative), or `data/reference` (ignored)."""
+    return _folder("REPCAP_REFERENCE", "data/reference")
+
+
+def _folder(variable: str, default: str) -> Path:
+    # anchored on the root, so that a notebook, which runs in its own folder, means the same place as a shell
+    return (ROOT / Path(os.environ.get(variable) or default).expanduser()).resolve()
 
 
 @contextmanager
@@ -53,6 +59,25 @@ def atomic(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock that guards read-modify-write of `path`, against other processes too.
+
+    Raises:
+        RepcapError: the folder cannot be created or written.
+    """
+    lock = FileLock(path.parent / f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise RepcapError(f"cannot write beside {path}: {error.strerror or error}; check the folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_bytes(path: Path, content: bytes) -> bool:

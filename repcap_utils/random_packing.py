@@ -22,6 +22,7 @@ from scipy import special, stats
 
 from repcap_utils.capacity import broadcast, check_cells, numbers
 from repcap_utils.errors import RepcapError
+from repcap_utils.resources import require_memory, torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -208,25 +209,13 @@ def simulate(
     for name, (value, minimum) in least.items():
         if not isinstance(value, int | np.integer) or value < minimum:
             raise RepcapError(f"{name} = {value}; it must be a whole number, {minimum} or more")
-    place = _device(device)
+    place = torch_device(device)
+    require_memory(8 * k * d + 8 * _PANEL, f"{k} x {d} random vectors")
     smallest = np.empty(draws)
     for i in range(draws):
         rng = np.random.default_rng(np.random.SeedSequence([seed, k, d, first + i]))
         smallest[i] = min(_one_coherence(rng, k, d, place) for _ in range(trials))
     return smallest
-
-
-def _device(device: str) -> "torch.device":
-    import torch  # the closed form needs no torch, and importing it takes seconds
-
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise RepcapError(
-            f"device = {device!r} is not available here; use cpu ({str(error).splitlines()[0]})"
-        ) from error
-    return place
 
 
 def _one_coherence(rng: np.random.Generator, k: int, d: int, place: "torch.device") -> float:

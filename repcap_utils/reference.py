@@ -7,12 +7,12 @@ derived from them that a reader needs elsewhere is stored, with its source, in d
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from filelock import FileLock
 
 from repcap_utils import paths
 from repcap_utils.errors import RepcapError
@@ -71,8 +71,10 @@ def fetch() -> list[Path]:
     """
     import pooch  # it warns in notebooks without widgets, and only a download needs it
 
-    logging.getLogger("pooch").setLevel(logging.ERROR)
+    pooch.get_logger().setLevel(logging.ERROR)
     folder = paths.reference_dir()
+    if "REPCAP_REFERENCE" in os.environ and not folder.is_dir():
+        raise RepcapError(f"REPCAP_REFERENCE names {folder}, which is no folder; correct it, or unset it to download")
     fetched = []
     for sweep in SWEEPS.values():
         try:
@@ -99,7 +101,7 @@ def keep(notebook: str, source: str, quantities: Mapping[str, float]) -> None:
     its content changes.
     """
     file = _sweep(source).file
-    with FileLock(REFIT.parent / f".{REFIT.name}.lock"):
+    with paths.locked(REFIT):
         table = _read_refit()
         new = pd.DataFrame(
             [[notebook, name, float(f"{value:.6g}"), file] for name, value in quantities.items()],

@@ -1,6 +1,7 @@
 """Measured models as data: epsilon, the histogram of all cosines, and what common directions contribute."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,7 @@ def measure(embedding: embeddings.Embedding) -> dict[str, object]:
     }
 
 
-def read(store=EPSILON) -> pd.DataFrame:
+def read(store: Path = EPSILON) -> pd.DataFrame:
     """The stored rows of EPSILON, HISTOGRAMS or ISOTROPY.
 
     Raises:
@@ -51,19 +52,20 @@ def read(store=EPSILON) -> pd.DataFrame:
     return pd.read_csv(store)
 
 
-def keep(store, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
+def keep(store: Path, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
     """Put rows into a store in place of those with the same key, atomically; return all of it.
 
     Floats are stored to eight decimals: further digits differ between processors.
     """
     key = _KEYS[store]
     table = pd.DataFrame(rows)
-    if store.is_file():
-        old = pd.read_csv(store)
-        replaced = old[key].apply(tuple, axis=1).isin(set(table[key].apply(tuple, axis=1)))
-        table = pd.concat([old[~replaced], table]) if not replaced.all() else table
-    table = table.sort_values(key, ignore_index=True)
-    paths.write_text(store, table.to_csv(index=False, lineterminator="\n", float_format="%.8f"))
+    with paths.locked(store):
+        if store.is_file():
+            old = pd.read_csv(store)
+            replaced = old[key].apply(tuple, axis=1).isin(set(table[key].apply(tuple, axis=1)))
+            table = pd.concat([old[~replaced], table]) if not replaced.all() else table
+        table = table.sort_values(key, ignore_index=True)
+        paths.write_text(store, table.to_csv(index=False, lineterminator="\n", float_format="%.8f"))
     return table
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock
 from tqdm import tqdm
 
 from repcap_utils import __version__, packing, paths, random_packing
@@ -107,6 +106,8 @@ def _pack(cell: Cell) -> Row:
 
 def _draw(cell: Cell) -> Row:
     k, d, draws = int(cell["k"]), int(cell["d"]), int(cell["draws"])
+    if draws < 2:
+        raise RepcapError(f"draws = {draws}: a cell stores mean and standard deviation, so give at least 2")
     sample = random_packing.simulate(k, d, draws=draws, trials=1, seed=int(cell["seed"]))
     return {
         "mean": round(float(sample.mean()), 7),
@@ -185,6 +186,8 @@ def run(
 @cache
 def commit() -> str:
     """The checkout's commit (12 hex digits, "-dirty" with uncommitted changes to the package), or "unknown"."""
+    if not (paths.ROOT / ".git").exists():
+        return "unknown"
     command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--abbrev=12", "--exclude=*"]
     status = ["git", "-C", str(paths.ROOT), "status", "--porcelain", "--", "repcap_utils"]
     try:
@@ -196,8 +199,7 @@ def commit() -> str:
 
 
 def _append(task: Task, row: Row, store: Path) -> None:
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(store.parent / f".{store.name}.lock"):
+    with paths.locked(store):
         table = read(task, store)
         if _key(task, row) in set(_keys(task, table)):
             return

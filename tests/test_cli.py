@@ -55,6 +55,9 @@ def test_epsilon_of_a_file(tmp_path):
 def test_models_are_listed():
     output = runner.invoke(cli.app, ["models"]).output
     assert all(name in output for name in models.registry())
+    facts = json.loads(runner.invoke(cli.app, ["models", "--json"]).output)
+    assert facts["gemma-3-270m"]["hub_id"] == "google/gemma-3-270m"
+    assert facts["gemma-3-270m"]["wheels"][0]["sha256"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,16 @@ def test_sweep_of_named_cells(tmp_path, monkeypatch):
     result = runner.invoke(cli.app, ["sweep", "--cells", "20x4,30x5", "--steps", "5"])
     assert result.exit_code == 0, result.output
     assert "2 rows" in result.output
-    assert len(sweep.read(sweep.PACKING, tmp_path / "packing.csv")) == 2
+    assert list(sweep.read(sweep.PACKING, tmp_path / "packing.csv").steps) == [5, 5]
+    assert run("sweep", "--cells", "20x4", "--steps", "0").returncode == 1
+
+
+@pytest.mark.parametrize(("reason", "option", "status"), [(None, [], 0), ("gone", [], 1), ("gone", ["--optional"], 0)])
+def test_fetch_status(monkeypatch, reason, option, status):
+    monkeypatch.setattr(models, "fetch_all", lambda names=None, progress=None: {"gemma-3-270m": reason})
+    result = runner.invoke(cli.app, ["models", "fetch", *option])
+    assert result.exit_code == status
+    assert ("SKIPPED: gone" in result.output) == (reason is not None)
 
 
 def test_reference_optional_is_a_visible_skip(tmp_path, monkeypatch):

@@ -172,7 +172,7 @@ def imports(path) -> set[str]:
 LAYERS = [
     {"errors"},
     {"paths"},
-    {"kernels"},
+    {"kernels", "resources"},
     {
         "capacity",
         "codes",

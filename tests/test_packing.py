@@ -69,6 +69,37 @@ def test_best_iterate_is_kept():
     assert result.history[-1, 1] == packing.LAST_EXPONENT
 
 
+def test_best_iterate_is_kept_where_the_last_is_worse(monkeypatch):
+    step = packing._adam_step
+
+    def spoil(vectors, gradient, first, second, count, rate):
+        step(vectors, gradient, first, second, count, rate)
+        if count == 20:
+            vectors[1] = vectors[0]
+
+    monkeypatch.setattr(packing, "_adam_step", spoil)
+    result = packing.optimise(300, 16, seed=0, steps=20)
+    assert result.history[-1, 2] == pytest.approx(1, abs=1e-6)
+    assert result.coherence == pytest.approx(result.history[:, 2].min(), abs=1e-5)
+
+
+def test_a_leap_of_the_coherence_does_not_overflow():
+    vectors = packing.random_unit_vectors(12, 5, seed=0).to(torch.float32)
+    coherence = brute_force_coherence(vectors)
+    gradient, _ = packing._gradient(vectors, 200, coherence / 3)
+    assert torch.isfinite(gradient).all()
+    assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize(("d", "rate"), [(1024, 0.005), (1025, 0.0025)])
+def test_published_learning_rate(monkeypatch, d, rate):
+    rates = []
+    adam = torch.optim.Adam
+    monkeypatch.setattr(torch.optim, "Adam", lambda parameters, lr: rates.append(lr) or adam(parameters, lr=lr))
+    packing.optimise_published(3, d, steps=1)
+    assert rates == [rate]
+
+
 def test_seed_decides_the_result():
     first, again, other = (packing.optimise(100, 10, seed=seed, steps=30) for seed in (0, 0, 1))
     assert torch.equal(first.vectors, again.vectors)
@@ -149,6 +180,14 @@ def test_bad_sizes_are_refused(procedure, arguments, message):
 def test_no_steps_are_refused():
     with pytest.raises(RepcapError, match="steps = 0"):
         packing.optimise(10, 4, steps=0)
+
+
+@pytest.mark.parametrize("procedure", [packing.optimise, packing.optimise_published])
+def test_a_bad_seed_or_device_is_one_line(procedure):
+    with pytest.raises(RepcapError, match="seed = -1"):
+        procedure(10, 4, seed=-1)
+    with pytest.raises(RepcapError, match="device 'abacus' cannot be used"):
+        procedure(10, 4, device="abacus")
 
 
 def test_too_little_memory_is_said_before_any_work():

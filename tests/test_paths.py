@@ -38,5 +38,8 @@ def test_folders_follow_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("REPCAP_REFERENCE", str(tmp_path / "published"))
     assert paths.models_dir() == tmp_path / "weights"
     assert paths.reference_dir() == tmp_path / "published"
+    monkeypatch.setenv("REPCAP_REFERENCE", "../elsewhere")
+    monkeypatch.chdir(tmp_path)
+    assert paths.reference_dir() == paths.ROOT.parent / "elsewhere"
     monkeypatch.delenv("REPCAP_MODELS")
     assert paths.models_dir() == paths.DATA / "models"

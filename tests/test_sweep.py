@@ -25,6 +25,37 @@ def test_rows_carry_their_origin_and_are_not_repeated(tmp_path):
     assert store.read_bytes() == before
 
 
+def test_stored_coherence_is_that_of_the_packing(tmp_path):
+    from repcap_utils import packing
+
+    table = sweep.run(sweep.PACKING, cells((20, 4)), tmp_path / "packing.csv", progress=False)
+    assert table.coherence[0] == pytest.approx(packing.optimise(20, 4, seed=0, steps=3).coherence, abs=1e-8)
+
+
+def test_two_runs_may_share_a_store(tmp_path):
+    store = tmp_path / "packing.csv"
+    script = (
+        "from pathlib import Path; from repcap_utils import sweep;"
+        "sweep.run(sweep.PACKING, [{'method': 'optimise-1', 'k': 8, 'd': 4, 'seed': s, 'steps': 1} for s in range(60)],"
+        f" Path({str(store)!r}), progress=False)"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", script], cwd=paths.ROOT) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    assert sorted(sweep.read(sweep.PACKING, store).seed) == list(range(60))
+
+
+def test_bad_cells_are_one_line(tmp_path):
+    with pytest.raises(RepcapError, match="draws = 1"):
+        sweep.run(sweep.RANDOM, [{"k": 5, "d": 2, "seed": 0, "draws": 1}], tmp_path / "random.csv", progress=False)
+    with pytest.raises(RepcapError, match="not enough memory"):
+        sweep.run(
+            sweep.RANDOM, [{"k": 10**8, "d": 10**5, "seed": 0, "draws": 2}], tmp_path / "random.csv", progress=False
+        )
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RepcapError, match="cannot write"):
+        sweep.run(sweep.PACKING, cells((20, 4)), tmp_path / "file" / "packing.csv", progress=False)
+
+
 def test_random_cells(tmp_path):
     table = sweep.run(
         sweep.RANDOM, [{"k": 50, "d": 8, "seed": 0, "draws": 20}], tmp_path / "random.csv", progress=False

@@ -121,15 +121,15 @@ FORCE:
 # A notebook appears in $(OUT) only when it has run to its end; one that fails stays readable in build/failed.
 $(EXECUTED): $(OUT)/%.ipynb: notebooks/%.ipynb $(SOURCES) $(INPUTS) build/inputs.txt | $(READY)
 	@mkdir -p $(OUT) build/failed build/running
-	@repcap profile "$(PROFILE)" $* > build/running/$*.yaml
+	@repcap profile "$(PROFILE)" $* > build/running/$*.$$PPID.yaml
 	@echo "running notebooks/$*.ipynb"
-	@papermill --no-progress-bar --log-level ERROR --cwd notebooks -f build/running/$*.yaml \
-	  notebooks/$*.ipynb build/running/$*.ipynb 2> build/running/$*.log || \
-	  { grep -v '^ *$$' build/running/$*.log | tail -n 1 >&2; mv build/running/$*.ipynb build/failed/ 2>/dev/null && \
+	@papermill --no-progress-bar --log-level ERROR --cwd notebooks -f build/running/$*.$$PPID.yaml \
+	  notebooks/$*.ipynb build/running/$*.$$PPID.ipynb 2> build/running/$*.$$PPID.log || \
+	  { grep -v '^ *$$' build/running/$*.$$PPID.log | tail -n 1 >&2; mv build/running/$*.$$PPID.ipynb build/failed/$*.ipynb 2>/dev/null && \
 	    echo "error: notebooks/$*.ipynb failed; read it in build/failed/$*.ipynb" >&2 || \
-	    echo "error: notebooks/$*.ipynb did not start; see build/running/$*.log" >&2; exit 1; }
-	@rm -f build/failed/$*.ipynb build/running/$*.log build/running/$*.yaml
-	@mv build/running/$*.ipynb $@
+	    echo "error: notebooks/$*.ipynb did not start; see build/running/$*.$$PPID.log" >&2; exit 1; }
+	@rm -f build/failed/$*.ipynb build/running/$*.$$PPID.log build/running/$*.$$PPID.yaml
+	@mv build/running/$*.$$PPID.ipynb $@
 
 # Which notebooks read what others write.
 $(OUT)/05_model_survey.ipynb $(OUT)/06_scaling_trends.ipynb: $(OUT)/01_epsilon_estimation.ipynb data/survey/epsilon.csv

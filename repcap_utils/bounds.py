@@ -75,6 +75,7 @@ def levenshtein(k: int, d: int) -> float:
     Source: Levenshtein, Acta Appl. Math. 29 (1992).
     """
     _counts(k, d)
+    k, d = int(k), int(d)
     if k <= d:
         return 0.0
     if d == 1:

@@ -464,9 +464,9 @@ def estimate(d: float, epsilon: float, *, fits: Mapping[str, Curve] | None = Non
     Raises:
         RepcapError: d below 1, epsilon not positive, either not finite, or a name that `PUBLISHED` already has.
     """
-    d, epsilon = float(numbers("d", d, 1)), float(numbers("epsilon", epsilon, 0))
-    if epsilon == 0:
-        raise RepcapError("epsilon = 0; it must be positive")
+    d, epsilon = float(numbers("d", d, 1)), float(numbers("epsilon", epsilon))
+    if epsilon <= 0:
+        raise RepcapError(f"epsilon = {epsilon:g}; it must be positive")
     taken = sorted(set(fits or {}) & set(PUBLISHED))
     if taken:
         raise RepcapError(f"fits: {', '.join(taken)} is the name of published constants; choose another")

@@ -23,11 +23,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 def main() -> None:
-    """Entry point: a `RepcapError` becomes one line on stderr and exit status 1."""
+    """Entry point: an error that a user can mend becomes one line on stderr and exit status 1."""
     try:
         app()
-    except RepcapError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (RepcapError, OSError, MemoryError) as error:
+        message = " ".join(str(error).split()) or "not enough memory; choose a smaller size"
+        print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
 
 

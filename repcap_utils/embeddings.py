@@ -143,6 +143,7 @@ def _locate(source: str | Path) -> tuple[models.Model | None, Path]:
         model = registered[text]
         if not model.is_present:
             raise RepcapError(f"model {text!r} is not on this machine; run `repcap models fetch {text}`")
+        models.verify(text)
         return model, model.path
     path = _existing(text)
     if path is not None:
@@ -155,7 +156,7 @@ def _locate(source: str | Path) -> tuple[models.Model | None, Path]:
 def _existing(text: str) -> Path | None:
     try:
         path = Path(text).expanduser()
-        return path if text.strip() and path.exists() else None
+        return path if text.strip() and (path.is_file() or path.is_dir()) else None
     except (OSError, RuntimeError):  # a name too long for the file system, or ~ of an unknown user
         return None
 
@@ -206,15 +207,21 @@ def _matrix(container: Container, name: str) -> torch.Tensor:
     if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:
         raise RepcapError(f"{where}: its shape {shape} is not a V x d matrix with V >= 2; choose another with tensor=")
     weight = container.read(name)
-    if not _is_finite(weight):
-        raise RepcapError(f"{where}: it holds NaN or infinite entries; the file is damaged or its storage is not known")
+    bad = _first_bad_row(weight)
+    if bad is not None:
+        raise RepcapError(
+            f"{where}: row {bad} holds NaN or infinite entries; the file is damaged or its storage is not known"
+        )
     return weight
 
 
-def _is_finite(weight: torch.Tensor) -> bool:
-    """Whether no entry is NaN or infinite, from the extremes of slabs of rows: both pass on a NaN."""
-    extremes = (torch.aminmax(rows) for rows in weight.split(_ROWS_PER_STEP))
-    return all(math.isfinite(low.item()) and math.isfinite(high.item()) for low, high in extremes)
+def _first_bad_row(weight: torch.Tensor) -> int | None:
+    """The first row with an entry that is NaN or infinite, looked for in slabs of rows."""
+    for start, rows in zip(range(0, len(weight), _ROWS_PER_STEP), weight.split(_ROWS_PER_STEP), strict=True):
+        low, high = torch.aminmax(rows)
+        if not (math.isfinite(low.item()) and math.isfinite(high.item())):
+            return start + int((~torch.isfinite(rows).all(dim=1)).nonzero()[0])
+    return None
 
 
 def _head(container: Container, name: str, weight: torch.Tensor) -> tuple[bool | None, torch.Tensor | None]:

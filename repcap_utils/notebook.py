@@ -50,9 +50,9 @@ def check_parameters(values: Mapping[str, object], declared: Mapping[str, object
     Raises:
         RepcapError: a name that is not declared, or a value that is not of its declared type.
     """
-    for name, value in sorted(values.items()):
+    for name, value in sorted(values.items(), key=lambda item: str(item[0])):
         if name not in declared:
-            near = get_close_matches(name, declared, n=1)
+            near = get_close_matches(str(name), declared, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(declared)) or 'none'}"
             raise RepcapError(f"unknown parameter {name!r} in {where}; {hint}")
         if not _is_a(value, declared[name]):
@@ -77,7 +77,7 @@ def parameters(profile: str, name: str) -> dict:
         raise RepcapError(f"no profile {profile!r} ({path}); use cpu, paper or the path of a YAML file")
     try:
         sections = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RepcapError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(sections, dict) or not all(isinstance(section, dict | None) for section in sections.values()):
         raise RepcapError(f"{path}: give a mapping of notebook names to mappings of parameters")

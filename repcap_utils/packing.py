@@ -114,6 +114,7 @@ def optimise(
     Source: the objective is that of arXiv 2606.02765, sec. 3.3, with the exponent annealed instead of fixed.
     """
     _validate(k, d, steps, seed)
+    k, d = int(k), int(d)  # a product of numpy integers could overflow
     require_memory(8 * k * d * 8, f"{k} x {d} vectors with their optimiser state")
     start = random_unit_vectors(k, d, seed)
     if k <= d:
@@ -173,6 +174,7 @@ def optimise_published(
     Args (without `dtype`), errors and result as for `optimise`; the memory it needs grows as k^2.
     """
     _validate(k, d, steps, seed)
+    k, d = int(k), int(d)  # a product of numpy integers could overflow
     require_memory(6 * 4 * k * k, f"the {k} x {k} Gram matrix and its gradients; `optimise` works in panels")
     exponent = published_exponent(k, d)
     place = torch_device(device)

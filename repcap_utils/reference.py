@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from repcap_utils import paths
+from repcap_utils import paths, tables
 from repcap_utils.errors import RepcapError
 
 _BASE = (
@@ -136,7 +136,4 @@ def _sweep(name: str) -> Sweep:
 def _read_refit() -> pd.DataFrame:
     if not REFIT.is_file():
         return pd.DataFrame(columns=_REFIT_COLUMNS)
-    table = pd.read_csv(REFIT)
-    if list(table.columns) != _REFIT_COLUMNS:
-        raise RepcapError(f"{REFIT} has other columns than {', '.join(_REFIT_COLUMNS)}; restore it from git")
-    return table
+    return tables.read(REFIT, _REFIT_COLUMNS)

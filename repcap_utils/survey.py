@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity
+from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity, tables
 from repcap_utils.errors import RepcapError
 
 EPSILON = paths.SURVEY / "epsilon.csv"
@@ -49,7 +49,7 @@ def read(store: Path = EPSILON) -> pd.DataFrame:
     """
     if not store.is_file():
         raise RepcapError(f"no {store}: restore it from git, or run `make survey`")
-    return pd.read_csv(store)
+    return tables.read(store)
 
 
 def keep(store: Path, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def keep(store: Path, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     with paths.locked(store):
         if store.is_file():
-            old = pd.read_csv(store)
+            old = read(store)
             replaced = old[key].apply(tuple, axis=1).isin(set(table[key].apply(tuple, axis=1)))
             table = pd.concat([old[~replaced], table]) if not replaced.all() else table
         table = table.sort_values(key, ignore_index=True)

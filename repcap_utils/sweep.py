@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from repcap_utils import __version__, packing, paths, random_packing
+from repcap_utils import __version__, packing, paths, random_packing, tables
 from repcap_utils.errors import RepcapError
 
 Cell = Mapping[str, int | str]
@@ -21,11 +21,12 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Task:
-    """A computation of one cell: its key columns, all its columns in the store's order, and the function itself."""
+    """A computation of one cell: its key columns, all its columns, the column of its result, and the function itself."""
 
     name: str
     key: tuple[str, ...]
     columns: tuple[str, ...]
+    value: str
     compute: Callable[[Cell], Row]
 
 
@@ -121,8 +122,10 @@ def _draw(cell: Cell) -> Row:
 
 _PACKING_KEY = ("method", "k", "d", "seed", "steps")
 _RANDOM_KEY = ("k", "d", "seed", "draws")
-PACKING = Task("packing", _PACKING_KEY, (*_PACKING_KEY, "dtype", "coherence", *ORIGIN), _pack)
-RANDOM = Task("random", _RANDOM_KEY, (*_RANDOM_KEY, "mean", "std", "minimum", "median", "maximum", *ORIGIN), _draw)
+PACKING = Task("packing", _PACKING_KEY, (*_PACKING_KEY, "dtype", "coherence", *ORIGIN), "coherence", _pack)
+RANDOM = Task(
+    "random", _RANDOM_KEY, (*_RANDOM_KEY, "mean", "std", "minimum", "median", "maximum", *ORIGIN), "mean", _draw
+)
 
 TASKS = {"packing": PACKING, "random": RANDOM}
 STORES = {"packing": paths.SWEEPS / "optimized_packing.csv", "random": paths.SWEEPS / "random_packing.csv"}
@@ -136,15 +139,20 @@ def read(task: Task, store: Path) -> pd.DataFrame:
     """
     if not store.is_file():
         return pd.DataFrame(columns=list(task.columns))
-    try:
-        table = pd.read_csv(store)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise RepcapError(f"{store} is not readable as CSV ({error}); restore it from git") from error
-    if tuple(table.columns) != task.columns:
-        raise RepcapError(
-            f"{store} has columns {', '.join(table.columns)}; the {task.name} task writes {', '.join(task.columns)}"
-        )
+    whole = {name: int for name in task.key if name != "method"}
+    table = tables.read(store, task.columns, whole)
+    value = table[task.value]
+    bad = table.index[~((value > 0) & (value <= 1))]
+    if len(bad):
+        raise RepcapError(f"{store}, row {bad[0] + 2}: {task.value} is {value[bad[0]]}, not in (0, 1]; mend that row")
     return table
+
+
+def best(method: str) -> pd.DataFrame:
+    """The row of lowest coherence for each (k, d) that a packing procedure has in the store."""
+    table = read(PACKING, STORES["packing"])
+    rows = table[table.method == method].sort_values(["d", "k", "coherence"])
+    return rows.drop_duplicates(["k", "d"], ignore_index=True)
 
 
 def run(
@@ -166,6 +174,8 @@ def run(
         RepcapError: an unreadable or unwritable store, or a bad cell.
     """
     started = time.monotonic()
+    with paths.locked(store):
+        pass  # a folder that cannot be written is found out before the work, not after it
     done = set(_keys(task, read(task, store)))
     pending = [cell for cell in cells if _key(task, cell) not in done]
     for cell in tqdm(pending, desc=task.name, unit="cell", disable=None if progress is None else not progress):

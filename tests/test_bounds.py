@@ -245,3 +245,7 @@ def test_degrees_beyond_the_limit_are_refused():
 
 def test_best_known_capacity_takes_numpy_integers():
     assert bounds.best_known_capacity(np.int64(4096), 1 / 64) == bounds.best_known_capacity(4096, 1 / 64)
+
+
+def test_levenshtein_takes_numpy_integers():
+    assert bounds.levenshtein(np.int32(10**9), np.int32(2048)) == bounds.levenshtein(10**9, 2048)

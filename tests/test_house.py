@@ -172,7 +172,7 @@ def imports(path) -> set[str]:
 LAYERS = [
     {"errors"},
     {"paths"},
-    {"kernels", "resources"},
+    {"kernels", "resources", "tables"},
     {
         "capacity",
         "codes",

@@ -194,6 +194,8 @@ def test_too_little_memory_is_said_before_any_work():
     with pytest.raises(RepcapError, match="not enough memory"):
         packing.optimise_published(3_000_000, 64)
     with pytest.raises(RepcapError, match="not enough memory"):
+        packing.optimise_published(np.int32(100_000), np.int32(64))
+    with pytest.raises(RepcapError, match="not enough memory"):
         packing.optimise(10**9, 10**4)
 
 

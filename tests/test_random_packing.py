@@ -229,7 +229,7 @@ def test_the_expected_coherence_replaces_the_published_sweep(trials, bias, mape,
         (lambda: random_packing.simulate(10.5, 8, draws=1, seed=0), "k = 10.5"),
         (lambda: random_packing.simulate(10, 8, draws=0, seed=0), "draws = 0"),
         (lambda: random_packing.simulate(10, 8, draws=1, seed=-1), "seed = -1"),
-        (lambda: random_packing.simulate(10, 8, draws=1, seed=0, device="abacus"), "device = 'abacus'"),
+        (lambda: random_packing.simulate(10, 8, draws=1, seed=0, device="abacus"), "device 'abacus' cannot be used"),
     ],
 )
 def test_bad_input_is_named(call, words):

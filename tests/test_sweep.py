@@ -127,7 +127,7 @@ def test_unknown_profile_and_broken_stores_are_refused(tmp_path):
     with pytest.raises(RepcapError, match="has columns"):
         sweep.read(sweep.PACKING, store)
     store.write_text("")
-    with pytest.raises(RepcapError, match="not readable as CSV"):
+    with pytest.raises(RepcapError, match="is not readable as CSV"):
         sweep.read(sweep.PACKING, store)
     with pytest.raises(RepcapError, match="lacks method"):
         sweep.run(sweep.PACKING, [{"k": 3, "d": 2}], tmp_path / "other.csv", progress=False)
@@ -144,3 +144,28 @@ def test_committed_packings_are_published_cells_and_respect_the_bounds():
         assert row.coherence > bounds.welch(row.k, row.d)
         assert row.coherence > bounds.levenshtein(row.k, row.d)
     assert not table.duplicated(list(sweep.PACKING.key)).any()
+
+
+def test_damaged_stores_are_named(tmp_path):
+    store = tmp_path / "packing.csv"
+    sweep.run(sweep.PACKING, cells((20, 4)), store, progress=False)
+    good = store.read_text()
+    store.write_text(good.replace("optimise-1,20,", "optimise-1,20.5,"))
+    with pytest.raises(RepcapError, match="is not readable as CSV"):
+        sweep.read(sweep.PACKING, store)
+    coherence = good.splitlines()[1].split(",")[6]
+    store.write_text(good.replace(coherence, "1335113"))
+    with pytest.raises(RepcapError, match="row 2: coherence is 1335113"):
+        sweep.read(sweep.PACKING, store)
+
+
+def test_best_takes_the_lowest_coherence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sweep.STORES, "packing", tmp_path / "packing.csv")
+    sweep.run(
+        sweep.PACKING, cells((20, 4), steps=1) + cells((20, 4), steps=80), sweep.STORES["packing"], progress=False
+    )
+    table = sweep.read(sweep.PACKING, sweep.STORES["packing"])
+    best = sweep.best("optimise-1")
+    assert len(table) == 2
+    assert len(best) == 1
+    assert best.coherence[0] == table.coherence.min() < table.coherence.max()

@@ -18,7 +18,7 @@ from repcap_utils.resources import require_memory, torch_device
 
 PANEL_ELEMENTS = 1 << 18  # 1 MiB of float32: the panel stays in the cache through all passes over it
 FIRST_EXPONENT, LAST_EXPONENT = 8, 200
-STEP_SIZE = 0.16  # of Adam, over sqrt(d): a random unit vector's coordinates are of size 1/sqrt(d)
+LARGEST_STEP, STEP_SLOPE = 0.16, 0.2
 LARGEST_EXCESS = 40.0  # natural logarithm: e^40 squared is still a float32
 ADAM_BETAS = (0.9, 0.99)
 ADAM_EPS = 1e-8  # rows far from the worst pairs have almost no gradient, and should almost not move
@@ -138,7 +138,7 @@ def optimise(
             scale = coherence
             if progress is not None:
                 progress(step, coherence)
-            rate = STEP_SIZE / math.sqrt(d) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            rate = _step_size(k, d) * 0.5 * (1 + math.cos(math.pi * step / steps))
             _adam_step(vectors, gradient, first, second, step + 1, rate)
     finally:
         _set_flush_denormal(flush_before)
@@ -245,6 +245,11 @@ def _adam_step(
     denominator = second.sqrt().div_(math.sqrt(1 - beta2**count)).add_(ADAM_EPS)
     vectors.addcdiv_(first, denominator, value=-rate / (1 - beta1**count))
     normalize(vectors, dim=1, out=vectors)
+
+
+def _step_size(k: int, d: int) -> float:
+    """Adam's first step. Coordinates are of size 1/sqrt(d); as k nears d, ever smaller steps upset a nearly tight frame."""
+    return min(LARGEST_STEP, STEP_SLOPE * (1 - d / k)) / math.sqrt(d)
 
 
 def _exponent(step: int, steps: int) -> int:

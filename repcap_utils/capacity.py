@@ -191,7 +191,7 @@ class Form:
         self, d: ArrayLike, epsilon: ArrayLike, params: Mapping[str, float] | None = None
     ) -> np.ndarray | float:
         """10 to the power `log10_capacity`: the number of directions, inf above 1.7e308."""
-        return _power10(self.log10_capacity(d, epsilon, params))
+        return power10(self.log10_capacity(d, epsilon, params))
 
     def fit(
         self,
@@ -519,7 +519,8 @@ def _directions(log10: float | None) -> float | None:
     return None if log10 is None or log10 >= LARGEST_LOG10 else float(10.0**log10)
 
 
-def _power10(log10: ArrayLike) -> np.ndarray | float:
+def power10(log10: ArrayLike) -> np.ndarray | float:
+    """10 to the power `log10`, inf above 1.7e308."""
     log10 = np.asarray(log10)
     fits = log10 < LARGEST_LOG10
     return np.where(fits, 10.0 ** np.where(fits, log10, 0.0), np.inf)[()]

@@ -244,7 +244,9 @@ _CTRANSLATE2_KINDS = dict(
 )
 
 
-class _GgufTensor(NamedTuple):
+class _Stored(NamedTuple):
+    """Where a tensor lies in a mapped file; `kind` is the format's number for the element type."""
+
     shape: tuple[int, ...]
     kind: int
     offset: int
@@ -321,7 +323,7 @@ class _Gguf:
             cursor.skip(cursor.number(_U64))
         return None
 
-    def _read_info(self) -> tuple[str, _GgufTensor]:
+    def _read_info(self) -> tuple[str, _Stored]:
         cursor = self._cursor
         name = cursor.take(cursor.number(_U64)).decode("utf-8", "replace")
         dimensions = cursor.number(_U32)
@@ -329,9 +331,9 @@ class _Gguf:
             raise RepcapError(f"{self.path}, tensor {name!r}: {dimensions} dimensions; damaged header, fetch it again")
         shape = tuple(cursor.number(_U64) for _ in range(dimensions))[::-1]
         kind, offset = cursor.number(_U32), cursor.number(_U64)
-        return name, _GgufTensor(shape, kind, offset)
+        return name, _Stored(shape, kind, offset)
 
-    def _check_extent(self, name: str, info: _GgufTensor) -> None:
+    def _check_extent(self, name: str, info: _Stored) -> None:
         if info.kind not in _GGML_KINDS:
             return
         per_block, block_bytes = gguf.GGML_QUANT_SIZES[_GGML_KINDS[info.kind]]
@@ -358,7 +360,7 @@ class _Gguf:
             return self._cursor.floats(info.offset, info.shape, storage)
         return self._dequantised(name, info, storage)
 
-    def _dequantised(self, name: str, info: _GgufTensor, storage: str) -> torch.Tensor:
+    def _dequantised(self, name: str, info: _Stored, storage: str) -> torch.Tensor:
         """The matrix in float32, a slab of rows at a time so that memory stays near that of the result."""
         where = f"{self.path}, tensor {name!r}"
         rows, columns = info.shape
@@ -393,12 +395,6 @@ class _Gguf:
         return {index: string.decode("utf-8", "replace") for index, string in enumerate(self._strings)}
 
 
-class _Ctranslate2Variable(NamedTuple):
-    shape: tuple[int, ...]
-    kind: int
-    offset: int
-
-
 class _Ctranslate2:
     """A CTranslate2 model.bin, binary versions 4 to 6: a header, variables one after another, then aliases."""
 
@@ -431,7 +427,7 @@ class _Ctranslate2:
     def _string(self) -> str:
         return self._cursor.take(self._cursor.number(_U16)).rstrip(b"\0").decode("utf-8", "replace")
 
-    def _read_variable(self) -> tuple[str, _Ctranslate2Variable]:
+    def _read_variable(self) -> tuple[str, _Stored]:
         cursor = self._cursor
         name = self._string()
         rank = cursor.number(_U8)
@@ -439,7 +435,7 @@ class _Ctranslate2:
         kind, count = cursor.number(_U8), cursor.number(_U32)
         if kind in _CTRANSLATE2_KINDS and count != math.prod(shape) * _CTRANSLATE2_KINDS[kind][1]:
             raise RepcapError(f"{self.path}, tensor {name!r}: damaged: {count} bytes do not fit the shape {shape}")
-        return name, _Ctranslate2Variable(shape, kind, cursor.skip(count))
+        return name, _Stored(shape, kind, cursor.skip(count))
 
     def names(self) -> list[str]:
         return list(self._variables)

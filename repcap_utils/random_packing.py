@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
-from repcap_utils.capacity import broadcast, check_cells, numbers
+from repcap_utils.capacity import broadcast, check_cells, numbers, power10
 from repcap_utils.errors import RepcapError
 from repcap_utils.resources import require_memory, torch_device
 
@@ -107,9 +107,7 @@ def capacity(d: ArrayLike, epsilon: ArrayLike, *, trials: ArrayLike = 1) -> np.n
     Raises:
         RepcapError: epsilon outside the open interval 0..1, d or trials below 1, or a value that is not finite.
     """
-    log10 = np.asarray(log10_capacity(d, epsilon, trials=trials))
-    fits = log10 < 308.25
-    return np.where(fits, 10.0 ** np.where(fits, log10, 0.0), np.inf)[()]
+    return power10(log10_capacity(d, epsilon, trials=trials))
 
 
 def log10_capacity(d: ArrayLike, epsilon: ArrayLike, *, trials: ArrayLike = 1) -> np.ndarray | float:

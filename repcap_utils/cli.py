@@ -3,6 +3,7 @@
 import json
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -131,7 +132,7 @@ def capacity(
 class Method(StrEnum):
     """Packing procedures of a sweep."""
 
-    optimise = "optimise-1"
+    optimise = "optimise-2"
     published = "published-1"
 
 
@@ -149,24 +150,46 @@ def sweep(
         str, typer.Option(help="cpu: the cells that a laptop can do; paper: the whole published grid.")
     ] = "cpu",
     cells: Annotated[str | None, typer.Option(help="Cells of your own, like 2000x64,4000x128 (k x d).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the start; each cell derives its own.")] = 0,
+    seeds: Annotated[
+        str, typer.Option(help="Seeds of the start, like 0,1,2 or 0-4; each cell derives its own from them.")
+    ] = "0",
     method: Annotated[Method, typer.Option(help="Packing procedure.")] = Method.optimise,
     steps: Annotated[int | None, typer.Option(help="Gradient steps; the method's default if not given.")] = None,
     draws: Annotated[int, typer.Option(help="Draws of a random cell.")] = 100,
     budget: Annotated[float | None, typer.Option(help="Start no further cell after this many seconds.")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DASK_SCHEDULER_ADDRESS",
+            help="Compute on dask workers: local starts one for each core; or a scheduler's address, tcp://host:port.",
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="CSV file of the results.", show_default="the task's in data/sweeps")
+    ] = None,
 ) -> None:
-    """Compute the cells that data/sweeps lacks; safe to interrupt and to repeat."""
+    """Compute the cells that a store of results lacks; safe to interrupt and to repeat."""
     from repcap_utils import sweep
 
-    grid = sweep.parse_cells(cells) if cells else sweep.profile_cells(task.value, profile)
-    common = {"seed": seed}
+    grid = sweep.profile_cells(task.value, profile) if cells is None else sweep.parse_cells(cells)
     if task is SweepTask.packing:
-        common |= {"method": method.value, "steps": sweep.DEFAULT_STEPS[method.value] if steps is None else steps}
+        effort = {"method": method.value, "steps": sweep.DEFAULT_STEPS[method.value] if steps is None else steps}
     else:
-        common |= {"draws": draws}
-    work, store = sweep.TASKS[task.value], sweep.STORES[task.value]
-    rows = sweep.run(work, [{"k": k, "d": d} | common for k, d in grid], store, budget=budget)
-    print(f"{store}: {len(rows)} rows")
+        effort = {"draws": draws}
+    wanted = [{"k": k, "d": d, "seed": seed} | effort for k, d in grid for seed in sweep.parse_seeds(seeds)]
+    work, store = sweep.TASKS[task.value], store or sweep.STORES[task.value]
+    rows = sweep.run(
+        work,
+        wanted,
+        store,
+        budget=budget,
+        scheduler=scheduler,
+        report=lambda line: print(f"warning: {line}", file=sys.stderr),
+    )
+    finished, total, seconds = sweep.outlook(work, wanted, rows)
+    rest = "" if finished == total else f", {total - finished} remain"
+    pace = "" if finished == total or seconds is None else f", expected to take one worker {_duration(seconds)}"
+    print(f"{store}: finished {finished} of {total} cells{rest}{pace}")
 
 
 @app.command()
@@ -217,6 +240,12 @@ def report() -> None:
 
     changed = claims.update_readme(paths.ROOT / "README.md")
     print("README.md: " + ("verdicts updated" if changed else "verdicts are up to date"))
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole_seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_seconds} s"
 
 
 def _capacity_facts(estimate) -> dict:

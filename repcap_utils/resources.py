@@ -22,6 +22,15 @@ def torch_device(device):
     return place
 
 
+def free_memory(device) -> int:
+    """Free memory of a torch device, in bytes."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
 def require_memory(needed: int, what: str) -> None:
     """Refuse a computation that needs more than the free memory, in bytes, before it starts.
 

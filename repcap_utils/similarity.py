@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from repcap_utils.errors import RepcapError
-from repcap_utils.kernels.histogram import MAX_BINS, tile_counts
+from repcap_utils.kernels import tiles
+from repcap_utils.kernels.torch_tiles import MAX_BINS, CosineTile
 
 Matrix = Tensor | np.ndarray
 
@@ -53,17 +54,37 @@ class _CountsAndEdges(NamedTuple):
 
 
 class CosineHistogram(_CountsAndEdges):
-    """The pair (`counts` int64 [bins], `edges` float64 [bins + 1]), with `below` and `above`: pairs outside the range.
+    """The pair (`counts` int64 [bins], `edges` float64 [bins + 1]), and what the same pass tells of all pairs.
 
-    `below + counts.sum() + above` is exactly the number of pairs.
+    Attributes:
+        below, above: pairs outside the range; `below + counts.sum() + above` is exactly the number of pairs.
+        mean, std: of all pairs, within the range or not, `std` the population standard deviation. They have the
+            precision of the tiles: a `std` below about 1e-3 of the mean loses its digits. `cosine_moments` is exact.
+        minimum, maximum: of all pairs; `extremes` also names the pairs.
     """
 
     below: int
     above: int
+    mean: float
+    std: float
+    minimum: float
+    maximum: float
 
-    def __new__(cls, counts: np.ndarray, edges: np.ndarray, below: int = 0, above: int = 0) -> "CosineHistogram":
+    def __new__(
+        cls,
+        counts: np.ndarray,
+        edges: np.ndarray,
+        below: int = 0,
+        above: int = 0,
+        mean: float = math.nan,
+        std: float = math.nan,
+        minimum: float = math.nan,
+        maximum: float = math.nan,
+    ) -> "CosineHistogram":
         histogram = super().__new__(cls, counts, edges)
         histogram.below, histogram.above = below, above
+        histogram.mean, histogram.std = mean, std
+        histogram.minimum, histogram.maximum = minimum, maximum
         return histogram
 
 
@@ -213,11 +234,12 @@ def cosine_histogram(
     tile: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CosineHistogram:
-    """Histogram of the cosines of all pairs i < j of non-zero rows of `weight` (V x d), counted in int64.
+    """Histogram of the cosines of all pairs i < j of non-zero rows of `weight` (V x d), counted in int64, with moments.
 
     Bins are half-open on the right. Cosines that leave [-1, 1] by rounding, and 1 itself, belong to the end bins when
     the range reaches that far; pairs outside a narrower range are counted in `below` and `above`. Products are float32
-    (float64 for float64 input), so a cosine within about 1e-7 of an edge may fall on either side.
+    (float64 for float64 input), so a cosine within about 1e-7 of an edge may fall on either side, and the mean, standard
+    deviation and extremes of the same pass are no better than that (see `CosineHistogram`).
 
     Args:
         weight: V x d.
@@ -236,14 +258,15 @@ def cosine_histogram(
     if (high - low) / bins < NARROWEST_BIN:
         raise RepcapError(f"{bins} bins over {low} to {high} are narrower than {NARROWEST_BIN:g}; ask for fewer")
     rows = _at_least_two(unit_rows(weight, device=device))
-    totals = torch.zeros(bins + 2, dtype=torch.int64, device=rows.matrix.device)
-    done = 0
+    cosine_tile = tiles(rows.matrix.device).cosine_tile
+    whole, done = None, 0
     for i, j, a, b in _tiles(rows, tile):
-        totals += tile_counts(a, b, bins=bins, low=low, high=high, diagonal=i == j)
+        part = cosine_tile(a, b, bins=bins, low=low, high=high, diagonal=i == j)
+        whole = part if whole is None else _together(whole, part)
         done += len(a) * (len(a) - 1) // 2 if i == j else len(a) * len(b)
         if progress is not None:
             progress(done, _pairs(rows))
-    return _histogram(totals.cpu().numpy(), low, high)
+    return _histogram(whole, _pairs(rows), low, high)
 
 
 def extremes(weight: Matrix, *, device: str | torch.device | None = None) -> Extremes:
@@ -431,15 +454,29 @@ def _checked_range(ends: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def _histogram(totals: np.ndarray, low: float, high: float) -> CosineHistogram:
-    below, counts, above = int(totals[0]), totals[1:-1].copy(), int(totals[-1])
+def _together(one: CosineTile, other: CosineTile) -> CosineTile:
+    return CosineTile(
+        one.counts + other.counts,
+        one.total + other.total,
+        one.squares + other.squares,
+        torch.minimum(one.minimum, other.minimum),
+        torch.maximum(one.maximum, other.maximum),
+    )
+
+
+def _histogram(whole: CosineTile, pairs: int, low: float, high: float) -> CosineHistogram:
+    slots = whole.counts.cpu().numpy()
+    below, counts, above = int(slots[0]), slots[1:-1].copy(), int(slots[-1])
     if low <= -1.0:
         counts[0] += below
         below = 0
     if high >= 1.0:
         counts[-1] += above
         above = 0
-    return CosineHistogram(counts, np.linspace(low, high, len(counts) + 1), below, above)
+    mean = float(whole.total) / pairs
+    std = math.sqrt(max(float(whole.squares) / pairs - mean**2, 0.0))
+    minimum, maximum = max(-1.0, float(whole.minimum)), min(1.0, float(whole.maximum))
+    return CosineHistogram(counts, np.linspace(low, high, len(counts) + 1), below, above, mean, std, minimum, maximum)
 
 
 def _without_lower(cosines: Tensor, value: float) -> Tensor:

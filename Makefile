@@ -54,7 +54,7 @@ models: $(READY) ## fetch the default models' weights
 reference: $(READY) ## fetch the paper's two published sweeps, verified by sha256
 	repcap reference
 
-sweep: $(READY) ## compute missing cells of data/sweeps (resumable; the cells depend on PROFILE)
+sweep: $(READY) ## compute missing cells of data/sweeps (resumable; cells by PROFILE; on dask workers if DASK_SCHEDULER_ADDRESS is set)
 	repcap sweep --profile $(if $(filter paper,$(PROFILE)),paper,cpu)
 
 survey: $(READY) build/models.stamp ## measure the default models: epsilon, histograms, common directions
@@ -74,9 +74,9 @@ refresh: $(READY) build/models.stamp build/reference.stamp ## re-execute the not
 
 lock: ## resolve the dependencies afresh into requirements.lock
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet torch==2.13.0 '.[notebooks,dev]' hatchling editables
+	build/lock/bin/pip install --quiet torch==2.13.0 triton==3.7.1 '.[notebooks,dev]' hatchling editables
 	{ echo "# Exact versions of everything the study runs on; made by \`make lock\`."; \
-	  build/lock/bin/pip freeze --exclude repcap | sed 's/+cpu//' | grep -v ' @ '; } > build/requirements.lock
+	  build/lock/bin/pip freeze --exclude repcap | sed 's/+cpu//; s/^triton==.*/& ; platform_system == "Linux"/' | grep -v ' @ '; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock
 
 clean: ## remove build/ and the tool caches; weights, data and figures stay

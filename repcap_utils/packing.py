@@ -38,6 +38,7 @@ LEAST_LAST_EXPONENT = 50
 POWER_ERROR = 1e-3  # the largest relative error of a power that the working precision may bring
 LARGEST_STEP = 0.2
 LARGEST_EXCESS = 40.0  # natural logarithm: e^40 squared is still a float32
+WARM_ENTRY = 0.9  # earlier, large steps and a low exponent undo what the start has reached
 ADAM_BETAS = (0.85, 0.95)
 ADAM_EPS = 1e-8  # rows far from the worst pairs have almost no gradient, and should almost not move
 LEAST_PATIENCE = 20
@@ -144,7 +145,8 @@ def optimise(
         seed: of the start, drawn by SeedSequence([seed, k, d]).
         steps: largest number of gradient steps, at least 1.
         restarts: number of runs, with seeds seed, seed + 1, ...; the best packing is returned, with its seed.
-        start: k x d vectors to begin from instead; they enter the schedule half-way, and the result is never worse.
+        start: k x d vectors to begin from instead; they enter the last tenth of the schedule, and the result is
+            never worse.
         dtype: of the iteration, float32 or float64; the certificate is float64 always.
         device: of the iteration.
         tile: rows of a tile of the Gram matrix; by default what suits the cache or the free memory.
@@ -332,12 +334,17 @@ class _Engine:
         flush_before = _set_flush_denormal(True)
         try:
             vectors = self._start(start, k, d, seed)
-            highest = max(LEAST_LAST_EXPONENT, min(EXPONENT_PER_STEP * steps, POWER_ERROR / torch.finfo(self.dtype).eps))
-            schedule = _Schedule(k, d, steps, 0.0 if start is None else 0.5, highest)
+            highest = max(
+                LEAST_LAST_EXPONENT, min(EXPONENT_PER_STEP * steps, POWER_ERROR / torch.finfo(self.dtype).eps)
+            )
+            schedule = _Schedule(k, d, steps, 0.0 if start is None else WARM_ENTRY, highest)
             best, history = self._descend(vectors, schedule)
         finally:
             _set_flush_denormal(flush_before)
-        return _package(best, seed, history)
+        found = _package(best, seed, history)
+        if start is None:
+            return found
+        return min(_package(start, seed, history), found, key=lambda packing: packing.coherence)
 
     def _start(self, start: Tensor | None, k: int, d: int, seed: int) -> Tensor:
         exact = random_unit_vectors(k, d, seed) if start is None else normalize(start.detach().double(), dim=1)
@@ -407,7 +414,7 @@ def _largest_of_tile(cosines: Tensor, i: int, j: int) -> list[tuple[int, int, fl
     size = cosines.abs()
     if i == j:
         size.triu_(1)
-    values, flat = size.flatten().topk(min(WORST_PAIRS, size.numel()))
+    flat = size.flatten().topk(min(WORST_PAIRS, size.numel())).indices
     rows, columns = flat // size.shape[1], flat % size.shape[1]
     signed = cosines[rows, columns].tolist()
     pairs = zip(rows.tolist(), columns.tolist(), signed, strict=True)
@@ -475,7 +482,11 @@ def _tile_rows(k: int, d: int, dtype: torch.dtype, device: torch.device, asked: 
     preferred = CPU_TILE if device.type == "cpu" else GPU_TILE
     wanted = min(k, preferred if asked is None else asked)
     if fits < min(wanted, SMALLEST_TILE) or (asked is not None and fits < wanted):
-        remedy = f"a tile of {fits} rows would fit" if fits >= SMALLEST_TILE else "no tile would fit: choose a smaller k or d"
+        remedy = (
+            f"a tile of {fits} rows would fit"
+            if fits >= SMALLEST_TILE
+            else "no tile would fit: choose a smaller k or d"
+        )
         needed = STATE_MATRICES * k * d * size + TILE_BUFFERS * size * wanted**2
         raise RepcapError(
             f"not enough memory: {k} x {d} vectors with their optimiser state and a tile of {wanted} rows need"

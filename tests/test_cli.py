@@ -68,7 +68,13 @@ def test_models_are_listed():
         (["capacity", "--d", "64", "--epsilon", "0"], "epsilon"),
         (["capacity", "--d", "64", "--epsilon", "nan"], "epsilon"),
         (["sweep", "--cells", "2000"], "k x d"),
+        (["sweep", "--cells", "20x0"], "20x0"),
+        (["sweep", "--cells", "20x4", "--seeds", "4-0"], "seeds"),
+        (["sweep", "--cells", "20x4", "--steps", "0"], "steps = 0"),
+        (["sweep", "random", "--cells", "20x4", "--draws", "1"], "draws = 1"),
+        (["sweep", "--cells", "20x4", "--budget", "0"], "budget = 0"),
         (["sweep", "--profile", "huge"], "unknown sweep profile"),
+        (["sweep", "--cells", "20x4", "--store", "data/models.yaml"], "has columns"),
         (["profile", "fast", "04_fitting_c"], "no profile"),
         (["models", "fetch", "nothing"], "nothing"),
     ],
@@ -83,11 +89,45 @@ def test_errors_are_one_line_and_not_zero(arguments, message):
 
 def test_sweep_of_named_cells(tmp_path, monkeypatch):
     monkeypatch.setitem(sweep.STORES, "packing", tmp_path / "packing.csv")
-    result = runner.invoke(cli.app, ["sweep", "--cells", "20x4,30x5", "--steps", "5"])
+    result = runner.invoke(cli.app, ["sweep", "--cells", "20x4, 30 × 5", "--steps", "5"])
     assert result.exit_code == 0, result.output
-    assert "2 rows" in result.output
-    assert list(sweep.read(sweep.PACKING, tmp_path / "packing.csv").steps) == [5, 5]
-    assert run("sweep", "--cells", "20x4", "--steps", "0").returncode == 1
+    assert result.output.strip() == f"{tmp_path / 'packing.csv'}: finished 2 of 2 cells"
+    table = sweep.read(sweep.PACKING, tmp_path / "packing.csv")
+    assert list(table.steps) == [5, 5]
+    assert list(table.method) == ["optimise-2", "optimise-2"]
+
+
+def test_sweep_of_seeds_into_a_store_of_ones_own(tmp_path):
+    store = tmp_path / "deep" / "random.csv"
+    options = ["--cells", "20x4", "--draws", "2", "--store", str(store)]
+    assert runner.invoke(cli.app, ["sweep", "random", *options, "--seeds", "1-2"]).exit_code == 0
+    assert list(sweep.read(sweep.RANDOM, store).seed) == [1, 2]
+    with store.open("a") as handle:
+        handle.write("foreign\n")
+    result = runner.invoke(cli.app, ["sweep", "random", *options, "--seeds", "0-3", "--budget", "1e-9"])
+    assert "finished 2 of 4 cells, 2 remain, expected to take one worker 0 min " in result.stdout
+    assert result.stderr.startswith(f"warning: {store}, line 4: 1 fields instead of 14")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "environment"),
+    [(["--scheduler", "tcp:127.0.0.1"], None), ([], "tcp:127.0.0.1")],
+)
+def test_sweep_takes_the_scheduler_from_option_or_environment(tmp_path, option, environment):
+    result = runner.invoke(
+        cli.app,
+        ["sweep", "--cells", "20x4", "--store", str(tmp_path / "packing.csv"), *option],
+        env={"DASK_SCHEDULER_ADDRESS": environment},
+    )
+    assert "no dask scheduler with workers at tcp:127.0.0.1" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 min 0 s"), (61, "1 min 1 s"), (3599.6, "1 h 0 min"), (90000, "25 h 0 min")]
+)
+def test_durations(seconds, shown):
+    assert cli._duration(seconds) == shown
 
 
 @pytest.mark.parametrize(("reason", "option", "status"), [(None, [], 0), ("gone", [], 1), ("gone", ["--optional"], 0)])

@@ -206,6 +206,38 @@ def test_histogram_of_a_narrow_range_counts_what_lies_outside() -> None:
     assert (again.below, again.above) == (histogram.below, histogram.above)
 
 
+@pytest.mark.parametrize("tile", [None, 16])
+@pytest.mark.parametrize("window", [(-1.0, 1.0), (0.2, 0.3), (2.0, 3.0)])
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_histogram_tells_the_moments_and_extremes_of_all_pairs(
+    tile: int | None, window: tuple[float, float], shift: float
+) -> None:
+    weight = normal(300, 12) + shift
+    weight[7] = 0.0
+    cosines, moments = pair_cosines(weight), cosine_moments(weight)
+    histogram = cosine_histogram(weight, 30, window, tile=tile)
+    assert histogram.mean == pytest.approx(moments.mean, abs=1e-6)
+    assert histogram.std == pytest.approx(moments.std, abs=1e-5)
+    assert histogram.minimum == pytest.approx(cosines.min(), abs=1e-6)
+    assert histogram.maximum == pytest.approx(cosines.max(), abs=1e-6)
+    again = pickle.loads(pickle.dumps(histogram))
+    assert (again.mean, again.std, again.minimum, again.maximum) == (
+        histogram.mean,
+        histogram.std,
+        histogram.minimum,
+        histogram.maximum,
+    )
+
+
+def test_histogram_moments_of_two_opposite_rows_stay_in_range() -> None:
+    row = normal(1, 37, 3)
+    histogram = cosine_histogram(torch.cat([row, -row, 3.0 * row]))
+    assert -1.0 <= histogram.minimum == pytest.approx(-1.0)
+    assert 1.0 >= histogram.maximum == pytest.approx(1.0)
+    assert histogram.mean == pytest.approx(-1 / 3)
+    assert histogram.std == pytest.approx(math.sqrt(8) / 3)
+
+
 def test_a_bin_holds_more_than_float32_can_count() -> None:
     histogram = cosine_histogram(torch.full((6000, 3), 0.7))
     assert histogram.counts[-1] == histogram.counts.sum() == 17_997_000

@@ -47,6 +47,7 @@ test: $(READY) build/models.stamp build/reference.stamp ## lint, unit tests, and
 
 bench: $(READY) ## measure speed and memory side by side with a plain version (keep the machine otherwise idle)
 	python benchmarks/similarity.py
+	python benchmarks/packing.py
 
 models: $(READY) ## fetch the default models' weights
 	repcap models fetch

@@ -31,7 +31,7 @@ SOURCES := $(wildcard repcap_utils/*.py repcap_utils/*.mplstyle repcap_utils/ker
 INPUTS := data/models.yaml data/published/models.csv data/published/claims.csv data/survey/histograms.csv \
   data/survey/isotropy.csv $(wildcard data/sweeps/*.csv)
 
-.PHONY: FORCE help all test bench models sweep survey reference site lab refresh lock clean env
+.PHONY: FORCE help all test bench models sweep survey model reference site lab refresh lock clean env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,7 @@ test: $(READY) build/models.stamp build/reference.stamp ## lint, unit tests, and
 bench: $(READY) ## measure speed and memory side by side with a plain version (keep the machine otherwise idle)
 	python benchmarks/similarity.py
 	python benchmarks/packing.py
+	python benchmarks/epsilon.py
 
 models: $(READY) ## fetch the default models' weights
 	repcap models fetch
@@ -60,6 +61,22 @@ sweep: $(READY) ## compute missing cells of data/sweeps (resumable; cells by PRO
 
 survey: $(READY) build/models.stamp ## measure the default models: epsilon, histograms, common directions
 	repcap survey
+
+# Such a run writes below build/model, in a copy of the stores: the study's own rows, records and figures stay as they are.
+model: | $(READY) ## report on a model of your own in build/model: MODEL=name, path or hub id (owner/name)
+	@test -n '$(MODEL)' || { echo "error: name the model: make model MODEL=path/to/model.safetensors (or owner/name)" >&2; exit 1; }
+	@set -e; source='$(MODEL)'; name=$$(printf %s "$$source" | tr -c 'A-Za-z0-9._-' '-'); \
+	if test -e "$$source"; then source=$$(realpath "$$source"); name=$$(basename "$$source"); fi; \
+	export REPCAP_OUTPUT="$(CURDIR)/build/model/$$name"; \
+	rm -rf "$$REPCAP_OUTPUT"; mkdir -p "$$REPCAP_OUTPUT/data"; cp -R data/survey "$$REPCAP_OUTPUT/data"; \
+	repcap epsilon "$$source" --keep; \
+	python -c 'import json, sys; print(json.dumps({"models": sys.argv[1:]}))' "$$source" > "$$REPCAP_OUTPUT/parameters.yaml"; \
+	papermill --no-progress-bar --log-level ERROR --cwd notebooks -f "$$REPCAP_OUTPUT/parameters.yaml" \
+	  notebooks/01_epsilon_estimation.ipynb "$$REPCAP_OUTPUT/$$name.ipynb" 2> "$$REPCAP_OUTPUT/log" || \
+	  { grep -v '^ *$$' "$$REPCAP_OUTPUT/log" | tail -n 1 >&2; \
+	    echo "error: the notebook failed; read it in build/model/$$name/$$name.ipynb" >&2; exit 1; }; \
+	jupyter nbconvert --log-level=ERROR --to html --output-dir build/model "$$REPCAP_OUTPUT/$$name.ipynb"; \
+	echo "build/model/$$name.html"
 
 site: $(READY) ## the notebooks as HTML pages in build/site
 	jupyter nbconvert --log-level=ERROR --to html --output-dir build/site notebooks/*.ipynb

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -89,32 +90,228 @@ def fetch(
 @app.command()
 def epsilon(
     source: Annotated[
-        str, typer.Argument(help="A default model's name, a GGUF or safetensors file, or a folder of one.")
+        str,
+        typer.Argument(
+            help="A default model's name; a file (safetensors, GGUF, PyTorch checkpoint) or a folder of one; or a hub id, "
+            "owner/name or owner/name@revision, of which only the tensor is read."
+        ),
     ],
     tensor: Annotated[str | None, typer.Option(help="Name of the embedding tensor, where it is not found.")] = None,
+    unembedding: Annotated[
+        bool, typer.Option("--unembedding", help="Measure the unembedding of an untied model too.")
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub repository.")] = None,
+    allow_download: Annotated[
+        bool,
+        typer.Option(
+            "--allow-download", help="Download whole files of a hub repository that has only pickled weights."
+        ),
+    ] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Read the tokenizer of a hub repository too, often some 10 MB.")
+    ] = False,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="Also keep the figures and the histogram in data/survey for the notebooks, or in REPCAP_OUTPUT.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Epsilon and capacity of a model's token embeddings, exact over all pairs."""
-    from repcap_utils import capacity, embeddings, similarity
+    """Epsilon and capacity of a model's token embeddings, exact over all pairs, beside the published models."""
+    from repcap_utils import embeddings
+    from repcap_utils.containers import VocabularyError
 
-    embedding = embeddings.load(source, tensor=tensor, tokens=False)
-    moments = similarity.cosine_moments(embedding.weight)
-    estimate = capacity.estimate(embedding.d_model, moments.epsilon)
-    facts = {
+    options = {"tensor": tensor, "unembedding": unembedding, "revision": revision, "allow_download": allow_download}
+    note = "not read from the hub; --tokens does" if embeddings.is_remote(source) and not tokens else None
+    try:
+        embedding = embeddings.load(source, **options, tokens=note is None)
+    except VocabularyError as error:
+        embedding, note = embeddings.load(source, **options, tokens=False), str(error)
+    if unembedding and embedding.unembedding is None:
+        raise RepcapError(f"{embedding.name} has no unembedding of its own to measure ({_HEADS[embedding.head]})")
+    facts = _model_facts(embedding, note) | _matrix_facts(embedding.weight, embedding.tokens, embedding.vocab_size)
+    if unembedding:
+        facts["unembedding"] = _matrix_facts(embedding.unembedding, None, embedding.vocab_size)
+    if keep:
+        _keep(embedding)
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(_report(facts)))
+
+
+_HEADS = {
+    "absent": "tied: no head is stored",
+    "equal": "tied: a head is stored, and equal bit for bit",
+    "different": "untied: a head of its own is stored",
+    None: "unknown: the source says nothing about a head",
+}
+_CLASSES = {1: "1 (above 0.2)", 2: "2 (below 0.1)", None: "none: between the paper's two"}
+_KINDS = {
+    "zero": "zero",
+    "duplicate": "equal to an earlier row",
+    "padded": "beyond the tokenizer",
+    "near_constant": "near-constant",
+    "untrained": "untrained, it seems",
+    "flagged": "any of these",
+}
+
+
+def _model_facts(embedding, note: str | None) -> dict:
+    hub = {
+        key: embedding.provenance[key] for key in ("revision", "traffic", "total_bytes") if key in embedding.provenance
+    }
+    return {
         "name": embedding.name,
-        "V": embedding.weight.shape[0],
-        "d_model": embedding.d_model,
+        "format": embedding.provenance["format"],
+        "file": embedding.provenance["file"],
+        "tensor": embedding.provenance["tensor"],
+        "transposed": embedding.provenance["transposed"],
+        **hub,
         "storage": embedding.storage,
         "tied": embedding.tied,
+        "head": embedding.head,
+        "vocab_size": embedding.vocab_size,
+        "tokenizer": note or ("read" if embedding.tokens is not None else "none beside the weights"),
+    }
+
+
+def _matrix_facts(weight, tokens: list[str] | None, vocab_size: int | None) -> dict:
+    """All that is said of one matrix."""
+    from dataclasses import asdict
+
+    from repcap_utils import capacity, rows, similarity
+
+    report = rows.report(weight, tokens, None if tokens else vocab_size)
+    moments, without, d_model = report.moments, report.without, weight.shape[1]
+    facts = {
+        "V": weight.shape[0],
+        "d_model": d_model,
         "mean": moments.mean,
         "std": moments.std,
         "epsilon": moments.epsilon,
-        "random_floor": similarity.random_floor(embedding.d_model),
+        "random_floor": similarity.random_floor(d_model),
         "pairs": moments.pairs,
         "zero_rows": moments.zero_rows,
         "duplicate_rows": moments.duplicate_rows,
+        "class": 1 if moments.epsilon > 0.2 else 2 if moments.epsilon < 0.1 else None,
     }
-    _print(facts | _capacity_facts(estimate), as_json)
+    return (
+        facts
+        | {"without_common_directions": _profile(weight, moments)}
+        | _capacity_facts(capacity.estimate(d_model, moments.epsilon))
+        | {"nearest_published": _nearest_published(d_model, moments.epsilon)}
+        | {"rows": {kind: asdict(found) for kind, found in report.kinds.items()}}
+        | {"epsilon_without_flagged_rows": None if without is None else without.epsilon}
+    )
+
+
+def _profile(weight, stored) -> list[dict]:
+    """Epsilon without the mean row and without 1, 4 and 16 principal components too; empty where nothing would be left."""
+    from repcap_utils import isotropy
+
+    components = [count for count in (0, 1, 4, 16) if count < min(weight.shape[1], stored.rows - 1)]
+    try:
+        steps = isotropy.epsilon_profile(weight, components, stored=stored)[1:]
+    except RepcapError:
+        return []
+    return [{"components": step.components, "epsilon": step.moments.epsilon} for step in steps]
+
+
+def _nearest_published(d_model: int, epsilon: float, count: int = 3) -> list[dict]:
+    """The models of the paper's table 1 whose d_model and epsilon differ by the smallest factors."""
+    import numpy as np
+
+    from repcap_utils import paths, tables
+
+    table = tables.read(paths.PUBLISHED / "models.csv")
+    distance = np.hypot(np.log(table["d_model"] / d_model), np.log(table["epsilon"] / epsilon))
+    nearest = table.loc[distance.sort_values(kind="stable").index[:count]]
+    return [
+        {
+            "model": row.model,
+            "d_model": int(row.d_model),
+            "epsilon": float(row.epsilon),
+            "capacity": None if np.isnan(row.capacity) else float(row.capacity),
+        }
+        for row in nearest.itertuples()
+    ]
+
+
+def _keep(embedding) -> None:
+    from repcap_utils import survey
+
+    survey.keep(survey.EPSILON, [survey.measure(embedding)])
+    survey.keep(survey.ISOTROPY, survey.isotropy_rows(embedding))
+    survey.keep(survey.HISTOGRAMS, survey.histogram_rows(embedding))
+
+
+def _report(facts: dict) -> Iterator[str]:
+    """The facts as lines, in groups with a heading."""
+    origin = f"{facts['format']} {facts['file']}, tensor {facts['tensor']}"
+    lines = {"read from": origin + (", transposed" if facts["transposed"] else ""), "stored as": facts["storage"]}
+    if "revision" in facts:
+        lines["revision"] = facts["revision"]
+        lines["network"] = f"{_shown(facts['traffic'])} bytes read; all weights are {_shown(facts['total_bytes'])}"
+    yield from _group(facts["name"], lines | {"head": _HEADS[facts["head"]], "tokenizer": facts["tokenizer"]})
+    yield from _matrix_report("embedding", facts)
+    if "unembedding" in facts:
+        yield from _matrix_report("unembedding", facts["unembedding"])
+
+
+def _matrix_report(title: str, facts: dict) -> Iterator[str]:
+    floor = facts["random_floor"]
+    yield from _group(
+        f"{title}: epsilon of all {facts['pairs']} pairs",
+        {
+            "V x d_model": f"{facts['V']} x {facts['d_model']}",
+            "mean": f"{facts['mean']:.5f}",
+            "standard deviation": f"{facts['std']:.5f}",
+            "epsilon": f"{facts['epsilon']:.5f}",
+            "random floor": f"{floor:.5f} (2 / sqrt d; epsilon is {facts['epsilon'] / floor:.2f} times that)",
+            "class": _CLASSES[facts["class"]],
+        },
+    )
+    steps = facts["without_common_directions"]
+    names = {step["components"]: f"and {step['components']} principal components" for step in steps}
+    names |= {0: "the mean row", 1: "and 1 principal component"}
+    yield from _group(
+        f"{title}: epsilon after removing common directions",
+        {names[step["components"]]: f"{step['epsilon']:.5f}" for step in steps} or {"nothing": "is left of the rows"},
+    )
+    forms = {form: "-" if value is None else f"10^{value:.2f}" for form, value in facts["log10_by_form"].items()}
+    flags = {f"note {i}" if i > 1 else "note": flag for i, flag in enumerate(facts["flags"], 1)}
+    yield from _group(f"{title}: directions by each form", forms | flags)
+    yield from _group(
+        f"{title}: nearest published models",
+        {
+            near[
+                "model"
+            ]: f"d_model {near['d_model']}, epsilon {near['epsilon']:.5f}, capacity {_shown(near['capacity'])}"
+            for near in facts["nearest_published"]
+        },
+    )
+    without = facts["epsilon_without_flagged_rows"]
+    yield from _group(
+        f"{title}: rows",
+        {_KINDS[kind]: _row_set(found) for kind, found in facts["rows"].items()}
+        | {"epsilon without them": "-" if without is None else f"{without:.5f}"},
+    )
+
+
+def _row_set(found: dict) -> str:
+    if found["count"] == 0:
+        return "0"
+    named = found["tokens"] or [""] * len(found["rows"])
+    short = [token if len(token) <= 24 else f"{token[:21]}..." for token in named]
+    pairs = zip(found["rows"], short, strict=True)
+    first = ", ".join(f"{row} {token!r}" if token else str(row) for row, token in pairs)
+    return f"{found['count']} ({first}{', ...' if found['count'] > len(found['rows']) else ''})"
+
+
+def _group(title: str, lines: dict[str, str]) -> Iterator[str]:
+    width = max(map(len, lines))
+    yield title
+    yield from (f"  {key:<{width}}  {value}" for key, value in lines.items())
 
 
 @app.command()

@@ -1,15 +1,20 @@
-"""Files of named tensors: safetensors (single and sharded), GGUF, CTranslate2. Data only: nothing is unpickled.
+"""Files of named tensors: safetensors and PyTorch checkpoints (single and sharded), GGUF (single and split), CTranslate2.
 
-Only the tensors that are asked for are read. GGUF and CTranslate2 headers are parsed here, because the parser that comes
-with gguf visits each token string in slow steps; every length is checked against the file's size.
+Only the tensors that are asked for are read, from mapped files where the format allows. Pickles go through torch's restricted
+loader, which runs no code. GGUF and CTranslate2 headers are parsed here, because the parser that comes with gguf visits each
+token string in slow steps; every length is checked against the file's size.
 """
 
 import json
 import math
 import mmap
+import pickle
+import re
 import struct
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,27 +26,54 @@ from safetensors import SafetensorError, safe_open
 from repcap_utils.errors import RepcapError
 
 SOURCES = (
-    "a registered name, a .gguf or .safetensors file, a CTranslate2 model.bin, "
-    "or a folder with model.safetensors, model.safetensors.index.json or model.bin"
+    "a registered name, a hub id (owner/name), a .gguf or .safetensors file, a PyTorch checkpoint (.bin, .pt, .pth), "
+    "a CTranslate2 model.bin, or a folder with one of these or with an index of shards"
 )
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+FLOAT8 = ("float8_e4m3", "float8_e5m2")
+SCALE_BLOCK = 128
+"""Rows and columns that share one scale of a float8 matrix in blocks."""
+
 _TOKEN_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.txt", "vocabulary.json", "vocab.json")
-_FLOATS = ("float32", "float16", "bfloat16", "float64")
 _ROWS_PER_STEP = 4096
+_INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
+_WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+_FOLDER_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model.bin",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_STATE_OF_TRAINING = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pt|pth)")
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf|\.safetensors|\.bin)")
+# What servers and git leave in place of a file, by its first bytes in lower case.
+_STAND_INS = {
+    b"version https://git-lfs": "a git-lfs pointer, not the weights; run `git lfs pull` there",
+    b"<!doctype html": "an HTML page, not weights (an error or login page that was saved); fetch the file again",
+    b"<html": "an HTML page, not weights (an error or login page that was saved); fetch the file again",
+    b"<?xml": "an XML page, not weights (a server's error that was saved); fetch the file again",
+}
+
+
+class VocabularyError(RepcapError):
+    """The vocabulary beside the weights cannot be read; the weights can."""
 
 
 class Entry(NamedTuple):
-    """Shape of a tensor and its element type: one of `_FLOATS`, a quantisation's name, or an unsupported type."""
+    """Shape of a tensor and its element type: one of `FLOATS` or `FLOAT8`, a quantisation, or an unsupported type."""
 
     shape: tuple[int, ...]
     storage: str
 
 
 class Container(Protocol):
-    """A file of named tensors."""
+    """A file of named tensors; `config` is the model's config.json, {} where there is none."""
 
     path: Path
     format: str
     is_encoder: bool
+    config: dict[str, Any]
 
     def names(self) -> list[str]: ...
     def entry(self, name: str) -> Entry: ...
@@ -51,27 +83,156 @@ class Container(Protocol):
 
 
 def open_container(path: Path) -> Container:
-    """The container at `path`: a file, or the weights in a folder.
+    """The container at `path`: a file, any part of a split file, an index of shards, or the weights in a folder.
 
     Raises:
-        RepcapError: nothing there that can be read, or a damaged header.
+        RepcapError: nothing there that can be read, several files to choose from, a missing part, a damaged header.
     """
-    if path.is_dir():
-        found = [path / name for name in ("model.safetensors", "model.safetensors.index.json", "model.bin")]
-        present = [file for file in found if file.is_file()]
-        if not present:
-            raise RepcapError(f"the folder {path} holds no weights that can be read: a source is {SOURCES}")
-        path = present[0]
-    if path.name.endswith(".safetensors.index.json"):
-        return _ShardedSafetensors(path)
-    readers = {".gguf": _Gguf, ".safetensors": _Safetensors, ".bin": _Ctranslate2}
-    if path.suffix not in readers:
+    path = _weights_in(path) if path.is_dir() else path
+    index = _index_of(path)
+    if index is not None:
+        return _Sharded(index)
+    if path.suffix not in _WEIGHT_SUFFIXES:
         raise RepcapError(f"{path}: unknown kind of file {path.suffix!r}: a source is {SOURCES}")
-    return readers[path.suffix](path)
+    parts = _parts_of(path)
+    return _open_file(path) if len(parts) == 1 else _Parts(path, [_open_file(part) for part in parts])
+
+
+def dequantised(values: torch.Tensor, scale: torch.Tensor | None, where: str) -> torch.Tensor:
+    """A float8 matrix (V x d) times its scale, float32.
+
+    Args:
+        values: V x d, float8.
+        scale: one number, one a row, or one a block: of 128 x 128 with the last ones cut, as in DeepSeek-V3, or of
+            equal blocks. It multiplies, also under the name `weight_scale_inv`. None leaves the values as they are.
+        where: names the tensor in an error.
+
+    Raises:
+        RepcapError: a scale of another shape.
+    """
+    result = torch.empty(values.shape, dtype=torch.float32)
+    if scale is None or scale.numel() == 1:
+        return result.copy_(values).mul_(1.0 if scale is None else scale.float().reshape(()))
+    grid = scale.float().reshape(-1, 1) if scale.ndim == 1 else scale.float()
+    sizes = [_block_size(*pair) for pair in zip(values.shape, grid.shape, strict=False)]
+    if grid.ndim != values.ndim or values.ndim != 2 or None in sizes:
+        raise RepcapError(
+            f"{where}: its scale of shape {tuple(scale.shape)} fits no matrix of shape {tuple(values.shape)}"
+        )
+    height, width = sizes
+    for i, factors in enumerate(grid):
+        slab = slice(i * height, (i + 1) * height)
+        result[slab] = values[slab].float() * factors.repeat_interleave(width)[: values.shape[1]]
+    return result
+
+
+def _block_size(length: int, count: int) -> int | None:
+    """Entries of each of `count` blocks that cover `length`, or None when no size does."""
+    sizes = (SCALE_BLOCK, length // max(count, 1))
+    return next((size for size in sizes if size > 0 and -(-length // size) == count), None)
+
+
+def scale_names(name: str) -> tuple[str, str]:
+    """The names under which the scale of a float8 tensor may lie beside it."""
+    return f"{name}_scale_inv", f"{name}_scale"
+
+
+# --- from a path to the files of one model ----------------------------------------------------------------------------
+
+
+def _weights_in(folder: Path) -> Path:
+    """The file, index or first part to open in a folder."""
+    known = next((folder / name for name in _FOLDER_FILES if (folder / name).is_file()), None)
+    if known is not None:
+        return known
+    found: dict[str, Path] = {}
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        if path.name.endswith(_INDEX_SUFFIXES):
+            found[path.name.removesuffix(".index.json")] = path
+        elif path.suffix in _WEIGHT_SUFFIXES and not _STATE_OF_TRAINING.fullmatch(path.name):
+            found.setdefault(_PART.sub(r"\g<stem>\g<suffix>", path.name), path)
+    if len(found) > 1:
+        raise RepcapError(f"the folder {folder} holds several models: {_listed(found)}; name one of the files")
+    if not found:
+        below = [path.parent.name for path in sorted(folder.glob("*/*")) if path.name in _FOLDER_FILES]
+        hint = f"its subfolders do ({_listed(dict.fromkeys(below))})" if below else f"a source is {SOURCES}"
+        raise RepcapError(f"the folder {folder} holds no weights that can be read: {hint}")
+    return next(iter(found.values()))
+
+
+def _listed(names, most: int = 8) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _index_of(path: Path) -> Path | None:
+    """The index of shards that `path` is, or that lies beside it when it is a shard."""
+    if path.name.endswith(_INDEX_SUFFIXES):
+        return path
+    part = _PART.fullmatch(path.name)
+    beside = path.with_name(f"{part['stem']}{part['suffix']}.index.json") if part else None
+    return beside if beside is not None and beside.is_file() else None
+
+
+def _parts_of(path: Path) -> list[Path]:
+    """All parts of the split file that `path` is a part of, in order; `path` alone where it is whole."""
+    part = _PART.fullmatch(path.name)
+    count = int(part["count"]) if part else 1
+    if part is None or not 1 <= int(part["number"]) <= count:
+        return [path]
+    parts = [path.with_name(f"{part['stem']}-{i:05d}-of-{count:05d}{part['suffix']}") for i in range(1, count + 1)]
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise RepcapError(
+            f"{path}: one of {count} parts, of which {_listed(missing, 4)} {'is' if len(missing) == 1 else 'are'} "
+            "missing; fetch the rest into the same folder"
+        )
+    return parts
+
+
+def _open_file(path: Path) -> Container:
+    start = _first_bytes(path)
+    if path.suffix in (".gguf", ".safetensors"):
+        return {".gguf": _Gguf, ".safetensors": _Safetensors}[path.suffix](path)
+    if start.startswith((b"PK", b"\x80")):
+        return _Torch(path)
+    if path.suffix == ".bin":
+        return _Ctranslate2(path)
+    raise RepcapError(f"{path}: not a PyTorch checkpoint (neither a zip archive nor a pickle); fetch it again")
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The start of a file that is neither a page nor a pointer put in its place."""
+    with path.open("rb") as stream:
+        start = stream.read(512)
+    for sign, meaning in _STAND_INS.items():
+        if start.lstrip().lower().startswith(sign):
+            raise RepcapError(f"{path}: {meaning}")
+    return start
+
+
+# --- what lies beside the weights -------------------------------------------------------------------------------------
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
+    except (ValueError, RecursionError):
+        pass
+    raise RepcapError(f"{path}: not a JSON object; fetch it again, or remove it to do without")
 
 
 def _read_vocabulary(folder: Path) -> dict[int, str] | None:
-    """The vocabulary beside the weights, by token id, or None when there is no vocabulary file."""
+    """The vocabulary beside the weights, by token id, or None when there is no vocabulary file.
+
+    Raises:
+        VocabularyError: a file in no known form.
+    """
     path = next((folder / name for name in _TOKEN_FILES if (folder / name).is_file()), None)
     if path is None:
         return None
@@ -81,7 +242,7 @@ def _read_vocabulary(folder: Path) -> dict[int, str] | None:
     try:
         return _vocabulary(json.loads(text))
     except (ValueError, OverflowError, RecursionError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise RepcapError(f"{path}: not a vocabulary in a known form; pass tokens=False to do without") from error
+        raise VocabularyError(f"{path}: not a vocabulary in a known form; pass tokens=False to do without") from error
 
 
 def _vocabulary(content: Any) -> dict[int, str]:
@@ -98,16 +259,62 @@ def _vocabulary(content: Any) -> dict[int, str]:
     return strings | {int(added["id"]): str(added["content"]) for added in content.get("added_tokens") or []}
 
 
-# --- safetensors ------------------------------------------------------------------------------------------------------
+class _File:
+    """A file with its config and its vocabulary in the same folder."""
 
-_SAFETENSORS_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    format = ""
+    is_encoder = False
+    path: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return _read_config(self.path.parent)
+
+    def file_of(self, _name: str) -> Path:
+        return self.path
+
+    def tokens(self) -> dict[int, str] | None:
+        return _read_vocabulary(self.path.parent)
 
 
-class _Safetensors:
+# --- safetensors and PyTorch checkpoints ------------------------------------------------------------------------------
+
+_SAFETENSORS_TYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3",
+    "F8_E5M2": "float8_e5m2",
+}
+
+
+class _Unscaled(_File):
+    """Tensors as they are stored; `read` applies the scale of a float8 one, where one lies beside it."""
+
+    def names(self) -> list[str]:
+        raise NotImplementedError
+
+    def entry(self, name: str) -> Entry:
+        raise NotImplementedError
+
+    def stored(self, name: str) -> torch.Tensor:
+        raise NotImplementedError
+
+    def read(self, name: str) -> torch.Tensor:
+        storage = self.entry(name).storage
+        if storage not in FLOAT8:
+            _require_float(self.path, name, storage)
+            return self.stored(name)
+        present = set(self.names())
+        scale = next((self.stored(other) for other in scale_names(name) if other in present), None)
+        return dequantised(self.stored(name), scale, f"{self.path}, tensor {name!r}")
+
+
+class _Safetensors(_Unscaled):
     """One .safetensors file."""
 
     format = "safetensors"
-    is_encoder = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,43 +337,82 @@ class _Safetensors:
         with self._opened() as file:
             part = file.get_slice(name)
             stored = part.get_dtype()
-            return Entry(tuple(part.get_shape()), _SAFETENSORS_FLOATS.get(stored, stored))
+            return Entry(tuple(part.get_shape()), _SAFETENSORS_TYPES.get(stored, stored))
 
-    def read(self, name: str) -> torch.Tensor:
-        _require_float(self.path, name, self.entry(name).storage)
+    def stored(self, name: str) -> torch.Tensor:
         with self._opened() as file:
             return file.get_tensor(name)
 
-    def file_of(self, _name: str) -> Path:
-        return self.path
 
-    def tokens(self) -> dict[int, str] | None:
-        return _read_vocabulary(self.path.parent)
+class _Torch(_Unscaled):
+    """A PyTorch checkpoint. Only tensors in dictionaries are looked at; their names are joined by dots."""
 
-
-class _ShardedSafetensors:
-    """A model.safetensors.index.json and its shards; only shards that hold a wanted tensor are opened."""
-
-    format = "safetensors"
-    is_encoder = False
+    format = "pytorch"
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        with path.open("rb") as stream:
+            is_archive = stream.read(2) == b"PK"  # older files are a bare pickle, which cannot be mapped
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+        except pickle.UnpicklingError as error:
+            raise RepcapError(
+                f"{path}: holds more than tensors ({_reason(error)}), and unpickling that could run code; "
+                "it is refused: convert it to safetensors"
+            ) from error
+        except (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ImportError) as error:
+            raise RepcapError(f"{path}: not an intact PyTorch checkpoint ({_reason(error)}); fetch it again") from error
+        self._tensors = dict(_tensors_in(content))
+
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def entry(self, name: str) -> Entry:
+        tensor = self._tensors[name]
+        return Entry(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.").removesuffix("fn"))
+
+    def stored(self, name: str) -> torch.Tensor:
+        return self._tensors[name].detach()
+
+
+def _tensors_in(content: object, prefix: str = "", depth: int = 8) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(content, torch.Tensor) and content.layout == torch.strided and not content.is_quantized:
+        yield prefix, content
+    elif isinstance(content, dict) and depth > 0:
+        for key, value in content.items():
+            yield from _tensors_in(value, f"{prefix}.{key}" if prefix else str(key), depth - 1)
+
+
+def _reason(error: Exception) -> str:
+    """The gist of one of torch's long messages."""
+    text = " ".join(str(error).split())
+    gist = re.search(r"WeightsUnpickler error: (.+?)(?: was not an allowed|\. Please|\.? Check the doc|$)", text)
+    return gist[1] if gist else text[:120] or type(error).__name__
+
+
+class _Sharded(_Unscaled):
+    """An index of shards; only shards that hold a wanted tensor are opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.format = "safetensors" if path.name.endswith(_INDEX_SUFFIXES[0]) else "pytorch"
+        _first_bytes(path)
         try:
             content = json.loads(path.read_bytes())
             self._shard_of = {str(name): str(shard) for name, shard in content["weight_map"].items()}
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
             raise RepcapError(f"{path}: not an index of shards (no 'weight_map' in JSON); fetch it again") from error
-        self._opened: dict[str, _Safetensors] = {}
+        self._opened: dict[str, Container] = {}
 
-    def _shard(self, name: str) -> _Safetensors:
+    def _shard(self, name: str) -> Container:
         shard = self._shard_of[name]
         if shard not in self._opened:
-            if Path(shard).name != shard:
+            if Path(shard).name != shard or Path(shard).suffix not in _WEIGHT_SUFFIXES:
                 raise RepcapError(f"{self.path}: tensor {name!r} names a shard outside the folder: {shard!r}")
             if not (self.path.parent / shard).is_file():
                 raise RepcapError(f"{self.path}: the shard {shard!r} with tensor {name!r} is missing; fetch it")
-            self._opened[shard] = _Safetensors(self.path.parent / shard)
+            self._opened[shard] = _open_file(self.path.parent / shard)
         if name not in self._opened[shard].names():
             raise RepcapError(f"{self.path}: the shard {shard!r} has no tensor {name!r}, though the index says so")
         return self._opened[shard]
@@ -177,19 +423,41 @@ class _ShardedSafetensors:
     def entry(self, name: str) -> Entry:
         return self._shard(name).entry(name)
 
-    def read(self, name: str) -> torch.Tensor:
-        return self._shard(name).read(name)
+    def stored(self, name: str) -> torch.Tensor:
+        return self._shard(name).stored(name)
 
     def file_of(self, name: str) -> Path:
         return self._shard(name).path
 
+
+class _Parts:
+    """A model split into files that each list their own tensors."""
+
+    def __init__(self, path: Path, parts: list[Container]) -> None:
+        self.path, self.format, self.config = path, parts[0].format, parts[0].config
+        self.is_encoder = any(part.is_encoder for part in parts)
+        self._parts = parts
+        self._part_of = {name: part for part in reversed(parts) for name in part.names()}
+
+    def names(self) -> list[str]:
+        return list(self._part_of)
+
+    def entry(self, name: str) -> Entry:
+        return self._part_of[name].entry(name)
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._part_of[name].read(name)
+
+    def file_of(self, name: str) -> Path:
+        return self._part_of[name].path
+
     def tokens(self) -> dict[int, str] | None:
-        return _read_vocabulary(self.path.parent)
+        return next((strings for strings in (part.tokens() for part in self._parts) if strings is not None), None)
 
 
 def _require_float(path: Path, name: str, storage: str) -> None:
-    if storage not in _FLOATS:
-        raise RepcapError(f"{path}, tensor {name!r}: stored as {storage}; {', '.join(_FLOATS)} can be read")
+    if storage not in FLOATS:
+        raise RepcapError(f"{path}, tensor {name!r}: stored as {storage}; {', '.join(FLOATS)} can be read")
 
 
 # --- binary layouts: a bounds-checked cursor, GGUF, CTranslate2 -------------------------------------------------------
@@ -252,16 +520,16 @@ class _Stored(NamedTuple):
     offset: int
 
 
-class _Gguf:
+class _Gguf(_File):
     """A GGUF file, version 2 or 3, little-endian."""
 
     format = "gguf"
-    is_encoder = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._cursor = _Cursor(path)
         self._architecture = ""
+        self._numbers: dict[str, int] = {}
         self._alignment = gguf.GGUF_DEFAULT_ALIGNMENT
         self._strings: list[bytes] | None = None
         self._read_header()
@@ -294,8 +562,19 @@ class _Gguf:
             self._architecture = cursor.take(cursor.number(_U64)).decode("utf-8", "replace")
         elif key == b"tokenizer.ggml.tokens" and kind == _GGUF_ARRAY:
             self._strings = self._read_array(keep=True)
+        elif kind == _GGUF_UINT32:
+            self._numbers[key.decode("utf-8", "replace")] = cursor.number(_U32)
         else:
             self._skip_value(kind)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The sizes that the header states: the config.json of a repository of GGUF files may describe other files."""
+        keys = {
+            "hidden_size": f"{self._architecture}.embedding_length",
+            "vocab_size": f"{self._architecture}.vocab_size",
+        }
+        return {size: self._numbers[key] for size, key in keys.items() if key in self._numbers}
 
     def _skip_value(self, kind: int) -> None:
         cursor = self._cursor
@@ -356,7 +635,7 @@ class _Gguf:
 
     def read(self, name: str) -> torch.Tensor:
         info, storage = self._tensors[name], self.entry(name).storage
-        if storage in _FLOATS:
+        if storage in FLOATS:
             return self._cursor.floats(info.offset, info.shape, storage)
         return self._dequantised(name, info, storage)
 
@@ -386,27 +665,20 @@ class _Gguf:
             ) from error
         return torch.from_numpy(result)
 
-    def file_of(self, _name: str) -> Path:
-        return self.path
-
     def tokens(self) -> dict[int, str] | None:
         if self._strings is None:
             return None
         return {index: string.decode("utf-8", "replace") for index, string in enumerate(self._strings)}
 
 
-class _Ctranslate2:
+class _Ctranslate2(_File):
     """A CTranslate2 model.bin, binary versions 4 to 6: a header, variables one after another, then aliases."""
 
     format = "ctranslate2"
-    is_encoder = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._cursor = _Cursor(path)
-        magic = self._cursor.data[:2]
-        if magic == b"PK" or magic[:1] == b"\x80":
-            raise RepcapError(f"{path}: a pickled checkpoint, which is never read; convert it to safetensors")
         version = self._cursor.number(_U32)
         if version not in (4, 5, 6):
             raise RepcapError(f"{path}: not a CTranslate2 model of binary version 4 to 6 (it says {version})")
@@ -449,9 +721,3 @@ class _Ctranslate2:
         _require_float(self.path, name, storage)
         variable = self._variables[name]
         return self._cursor.floats(variable.offset, variable.shape, storage)
-
-    def file_of(self, _name: str) -> Path:
-        return self.path
-
-    def tokens(self) -> dict[int, str] | None:
-        return _read_vocabulary(self.path.parent)

@@ -1,10 +1,12 @@
-"""A source of weights (registered name, file or folder) -> its token-embedding matrix, with the facts that go with it."""
+"""A source of weights (registered name, file, folder or hub id) -> its token-embedding matrix, with the facts that go with it."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +22,9 @@ DECODER_TENSORS = (
     "language_model.model.embed_tokens.weight",
     "model.text_model.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
     "transformer.wte.weight",
+    "transformer.embd.wte.weight",
     "wte.weight",
     "gpt_neox.embed_in.weight",
     "backbone.embeddings.weight",
@@ -34,32 +38,57 @@ DECODER_TENSORS = (
 """Names of the token embedding in models with a language-model head, in order of preference."""
 
 OTHER_TENSORS = (
+    "shared.weight",
+    "model.shared.weight",
     "embeddings.word_embeddings.weight",
     "bert.embeddings.word_embeddings.weight",
     "roberta.embeddings.word_embeddings.weight",
     "distilbert.embeddings.word_embeddings.weight",
     "model.embeddings.tok_embeddings.weight",
-    "shared.weight",
+    "embeddings.tok_embeddings.weight",
+    "text_model.embeddings.token_embedding.weight",
     "embed_tokens.weight",
+    "embedder.weight",
     "encoder/embeddings/weight",
     "encoder/embeddings_0/weight",
 )
-"""Names of the token embedding in encoders and in bare models, whose head may be absent rather than tied."""
+"""Names of the token embedding in encoders, encoder-decoders and bare models, whose head may be absent rather than tied."""
 
 UNEMBEDDING_TENSORS = (
     "output.weight",
     "lm_head.weight",
     "model.lm_head.weight",
     "language_model.lm_head.weight",
+    "model.language_model.lm_head.weight",
     "proj_out.weight",
     "embed_out.weight",
     "transformer.output_layer.weight",
+    "transformer.ff_out.weight",
     "cls.predictions.decoder.weight",
+    "lm_head.decoder.weight",
+    "vocab_projector.weight",
     "decoder/projection/weight",
 )
 """Names of the unembedding (the head's matrix, V x d)."""
 
+VOCABULARY_SIZES = ("vocab_size", "padded_vocab_size", "n_vocab", "n_words")
+HIDDEN_SIZES = (
+    "word_embed_proj_dim",
+    "embedding_size",
+    "emb_dim",
+    "hidden_size",
+    "n_embd",
+    "d_model",
+    "model_dim",
+    "dim",
+)
+"""Keys of a configuration for the two sizes of the embedding; a width of the embedding's own comes before the model's."""
+_TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
+
+_EXACT_ONLY = ("shared.weight", "embedder.weight")
+_LIKELY = re.compile(r"emb|wte|head|shared|tok|output|word")
 _ROWS_PER_STEP = 4096
+_COMPARED_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +96,21 @@ class Embedding:
     """The token-embedding matrix of a model.
 
     Attributes:
-        weight: V x d tensor in the stored type (float32, float16, bfloat16 or float64); block-quantised storage is
-            dequantised to float32. All entries are finite.
+        weight: V x d tensor in the stored type (float32, float16, bfloat16 or float64); block-quantised and float8
+            storage is dequantised to float32. All entries are finite.
         tokens: V strings, as the tokenizer stores them (so with its markers for spaces and bytes), or None. Rows that
             no token owns, which some models have as padding, are called `<row i>`.
         unembedding: V' x d tensor of a head that differs from the embedding, or None.
         tied: True when the head is the embedding: the source holds no head, or a bit-equal one. False when it holds
             another. None when the source says nothing about a head (encoders, bare models, other tensors).
-        name: the registered name, or the name of the file or folder.
+        name: the registered name, the hub id, or the name of the file or folder.
         d_model: the number of columns.
         storage: element type or quantisation in the file, such as `float16` or `Q8_0`.
-        provenance: `source` ("registry" or "file"), `format`, `file`, `tensor`, and the file's `sha256` where the
-            registry knows it, else None.
+        provenance: `source` ("registry", "file" or "hub"), `format`, `file`, `tensor`, the file's `sha256` where the
+            registry knows it, else None; `transposed`, True where the file holds d x V; for a hub repository `repo`,
+            `revision` (the commit), `traffic` (bytes read from the network) and `total_bytes` (of all its weights).
+        head: "absent" (no head is stored: tied), "equal" (stored, bit-equal: tied), "different", or None like `tied`.
+        vocab_size: what the configuration says, or None. A matrix with more rows is padded.
     """
 
     weight: torch.Tensor = field(repr=False)
@@ -88,39 +120,51 @@ class Embedding:
     name: str
     d_model: int
     storage: str
-    provenance: dict[str, str | None]
+    provenance: dict[str, Any]
+    head: str | None = None
+    vocab_size: int | None = None
 
 
 def load(
-    source: str | Path, *, tensor: str | None = None, device: str | torch.device | None = None, tokens: bool = True
+    source: str | Path,
+    *,
+    tensor: str | None = None,
+    device: str | torch.device | None = None,
+    tokens: bool = True,
+    unembedding: bool = True,
+    revision: str | None = None,
+    allow_download: bool = False,
 ) -> Embedding:
     """Read the token-embedding matrix of `source`.
 
     Args:
-        source: the name of a registered model, or a path: a .gguf or .safetensors file, a CTranslate2 model.bin, or a
-            folder that holds model.safetensors, model.safetensors.index.json (shards) or model.bin.
+        source: the name of a registered model; a path: a .gguf or .safetensors file, a PyTorch checkpoint, a CTranslate2
+            model.bin, any part of a split file, or a folder; or a hub id, owner/name or owner/name@revision, of which
+            only the tensor is read.
         tensor: the tensor to read instead of the one found by name.
         device: where the tensors are put; the CPU when None.
         tokens: whether to read the token strings too.
+        unembedding: whether to keep a head that differs. Without, of a hub repository only its first rows are read.
+        revision: branch, tag or commit of a hub repository.
+        allow_download: whether whole files of a hub repository may be downloaded where it has only pickled weights.
 
     Raises:
-        RepcapError: unknown source, model not fetched, unreadable or damaged file, no such tensor, or a tensor that is
-            not a finite floating-point matrix with at least two rows.
+        RepcapError: unknown source, model not fetched, unreadable or damaged file, no such tensor, several that could be
+            meant, one that is not a finite floating-point matrix with at least two rows, or not all of it.
     """
     target = torch_device(device)
-    model, path = _locate(source)
-    with _refusing_os_errors(path):
-        container = open_container(path)
-        name = tensor or (model.tensor if model else None) or _find(container)
-        weight = _matrix(container, name)
-        tied, unembedding = _head(container, name, weight)
+    with _refusing_os_errors(source):
+        model, container, label = _open(source, revision, allow_download)
+        name, turned = _chosen(container, tensor or (model.tensor if model else None))
+        weight = _matrix(container, name, turned)
+        head, other = _head(container, name, weight, turned, keep=unembedding)
         strings = _tokens(container, name, weight.shape[0]) if tokens else None
     return Embedding(
         weight=weight.to(target),
         tokens=strings,
-        unembedding=None if unembedding is None else unembedding.to(target),
-        tied=tied,
-        name=model.name if model else _label(path),
+        unembedding=None if other is None else other.to(target),
+        tied={"absent": True, "equal": True, "different": False}.get(head),
+        name=label,
         d_model=weight.shape[1],
         storage=container.entry(name).storage,
         provenance={
@@ -129,84 +173,251 @@ def load(
             "file": container.file_of(name).name,
             "tensor": name,
             "sha256": model.file_sha256 if model else None,
-        },
+            "transposed": turned,
+        }
+        | _hub_facts(container),
+        head=head,
+        vocab_size=_declared(container.config).rows,
     )
+
+
+def is_remote(source: str | Path) -> bool:
+    """Whether `load` would ask the hub for `source`: it is no registered name, no path here, and reads as a hub id."""
+    from repcap_utils import hub  # loaded late: it takes a second, and only a hub id needs it
+
+    text = str(source)
+    return "/" in text and text not in models.registry() and _existing(text) is None and hub.is_repo_id(text)
 
 
 # --- from a source to a file ------------------------------------------------------------------------------------------
 
 
-def _locate(source: str | Path) -> tuple[models.Model | None, Path]:
+def _open(source: str | Path, revision: str | None, allow_download: bool) -> tuple[models.Model | None, Container, str]:
+    """The registry's entry, the container and the name of a source."""
     text = str(source)
     registered = models.registry()
+    if is_remote(text):
+        container = _open_repo(text, revision, allow_download)
+        return None, container, container.repo_id
+    if revision is not None:
+        raise RepcapError(f"revision {revision!r} of {text!r}: only a hub repository (owner/name) has revisions")
     if text in registered:
         model = registered[text]
         if not model.is_present:
             raise RepcapError(f"model {text!r} is not on this machine; run `repcap models fetch {text}`")
         models.verify(text)
-        return model, model.path
+        return model, open_container(model.path), model.name
     path = _existing(text)
     if path is not None:
-        return None, path
+        container = open_container(path)
+        return None, container, _label(path)
+    raise RepcapError(f"no source {text!r}: {_hint(text)}a source is {SOURCES}; registered: {', '.join(registered)}")
+
+
+def _hint(text: str) -> str:
     nearest = models.suggest(text)
-    hint = f"did you mean the registered name {nearest!r}? " if nearest else ""
-    raise RepcapError(f"no source {text!r}: {hint}a source is {SOURCES}; registered: {', '.join(registered)}")
+    return f"did you mean the registered name {nearest!r}? " if nearest else ""
+
+
+def _open_repo(text: str, revision: str | None, allow_download: bool):
+    from repcap_utils import hub
+
+    try:
+        return hub.open_repo(text, revision=revision, allow_download=allow_download)
+    except RepcapError as error:
+        hint = _hint(text)
+        raise RepcapError(f"{error}; {hint.strip()}" if hint else str(error)) from error
+
+
+def _hub_facts(container: Container) -> dict[str, Any]:
+    repo_id = getattr(container, "repo_id", None)
+    if repo_id is None:
+        return {}
+    return {
+        "source": "hub",
+        "repo": repo_id,
+        "revision": container.revision,
+        "traffic": container.traffic,
+        "total_bytes": container.total_bytes,
+    }
 
 
 def _existing(text: str) -> Path | None:
     try:
         path = Path(text).expanduser()
         return path if text.strip() and (path.is_file() or path.is_dir()) else None
-    except (OSError, RuntimeError):  # a name too long for the file system, or ~ of an unknown user
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # a name too long for the file system, ~ of an unknown user, a null byte
         return None
 
 
 def _label(path: Path) -> str:
     stem = path.name.removesuffix(".json").removesuffix(".index")
     stem = stem if path.is_dir() else Path(stem).stem
-    return path.resolve().parent.name if stem == "model" else stem or path.resolve().name
+    return path.resolve().parent.name if stem in ("model", "pytorch_model") else stem or path.resolve().name
 
 
 @contextmanager
-def _refusing_os_errors(path: Path) -> Iterator[None]:
+def _refusing_os_errors(source: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RepcapError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+        raise RepcapError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
-# --- from a file to the matrix and its head ---------------------------------------------------------------------------
+# --- which tensor -----------------------------------------------------------------------------------------------------
 
 
-def _find(container: Container) -> str:
-    names = set(container.names())
-    for candidate in DECODER_TENSORS + OTHER_TENSORS:
-        if candidate in names:
-            return candidate
-    raise RepcapError(
-        f"{container.path}: no token embedding under a known name; choose one with tensor= (--tensor): "
-        f"{_matrices(container)}"
-    )
+class _Sizes(NamedTuple):
+    """Rows and columns of the embedding by the configuration, each None where it is silent."""
+
+    rows: int | None
+    columns: int | None
+
+
+class _Fit(NamedTuple):
+    """Whether a tensor is d x V rather than V x d, why it cannot be the embedding (None: it can), if it agrees in width."""
+
+    turned: bool = False
+    reason: str | None = None
+    agrees: bool = True
+
+
+def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
+    """The name of the embedding tensor, and whether the file holds it as d x V."""
+    sizes = _declared(container.config)
+    if tensor is not None:
+        _require(container, tensor)
+        return tensor, _fit(container.entry(tensor).shape, sizes, lambda: None).turned
+    names = _candidates(container.names())
+    if not names:
+        raise RepcapError(
+            f"{container.path}: no token embedding under a known name; choose one with tensor= (--tensor): "
+            f"{_matrices(container)}"
+        )
+    fits = {name: _fit(container.entry(name).shape, sizes, lambda: _token_count(container)) for name in names}
+    able = [name for name in names if fits[name].reason is None]
+    able = [name for name in able if fits[name].agrees] or able
+    if not able:
+        raise RepcapError(
+            f"{container.path}, tensor {names[0]!r}: {fits[names[0]].reason}; choose with tensor= (--tensor): "
+            f"{_matrices(container)}"
+        )
+    if len({container.entry(name).shape for name in able}) > 1:
+        listed = ", ".join(f"{name} {_times(container.entry(name).shape)}" for name in able)
+        raise RepcapError(
+            f"{container.path}: several token embeddings of different sizes; choose one with tensor= (--tensor): {listed}"
+        )
+    return able[0], fits[able[0]].turned
+
+
+def _candidates(names: list[str]) -> list[str]:
+    """The tensors under known names, the most preferred first; a wrapper may put a prefix before such a name."""
+    ranked = [(split, name) for name in names if (split := _split(name)) is not None]
+    rank = {known: i for i, known in enumerate(DECODER_TENSORS + OTHER_TENSORS)}
+    ranked.sort(key=lambda pair: (pair[0][0] != "", rank[pair[0][1]], pair[1]))
+    return [name for _, name in ranked]
+
+
+def _split(name: str) -> tuple[str, str] | None:
+    """A name as the prefix of a wrapper ("" without) and a known name, or None."""
+    known = DECODER_TENSORS + OTHER_TENSORS
+    if name in known:
+        return "", name
+    ends = [end for end in known if name.endswith(f".{end}") and end not in _EXACT_ONLY]
+    return (name.removesuffix(longest := max(ends, key=len)), longest) if ends else None
+
+
+def _declared(config: Mapping[str, Any]) -> _Sizes:
+    """What a configuration says, the text model's part of a multimodal one first."""
+
+    def parts(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        for key in _TEXT_CONFIGS:
+            if isinstance(content.get(key), dict):
+                yield from parts(content[key])
+        yield content
+
+    def first(keys: tuple[str, ...]) -> int | None:
+        values = (part.get(key) for part in parts(config) for key in keys)
+        return next((value for value in values if type(value) is int and value > 0), None)
+
+    return _Sizes(first(VOCABULARY_SIZES), first(HIDDEN_SIZES))
+
+
+def _fit(shape: tuple[int, ...], sizes: _Sizes, token_count: Callable[[], int | None]) -> _Fit:
+    """How a tensor of that shape compares with the sizes by the configuration, or by the tokenizer where it has none."""
+    if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:
+        return _Fit(reason=f"its shape {shape} is not a V x d matrix with V >= 2")
+    rows, columns = shape
+    vocabulary, hidden = sizes
+    if vocabulary is None and hidden is None and rows < columns:
+        vocabulary = token_count()
+        if vocabulary is None:
+            return _Fit(reason=f"its shape {shape} has more columns than rows, and no config.json says which is which")
+
+    def enough(count: int) -> bool:
+        return vocabulary is None or count >= vocabulary
+
+    if hidden in (None, columns) and enough(rows):
+        return _Fit()
+    if hidden in (None, rows) and enough(columns):
+        return _Fit(turned=True)
+    if hidden in (None, columns):
+        return _Fit(reason=f"its {rows} rows are fewer than the {vocabulary} tokens: a part of the matrix, it seems")
+    if enough(rows) and hidden % columns:
+        return _Fit(agrees=False)  # a width of its own, under a key that is not known here
+    if enough(rows):
+        return _Fit(
+            reason=f"its {columns} columns are a part of the model's {hidden}: one of several shards by columns"
+        )
+    return _Fit(reason=f"its shape {shape} disagrees with the configuration in both sizes: {vocabulary} x {hidden}")
+
+
+def _token_count(container: Container) -> int | None:
+    strings = container.tokens()
+    return len(strings) if strings else None
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def _matrices(container: Container) -> str:
     """Up to 8 matrices of the file, those with the most rows first, for an error message."""
-    shapes = {name: container.entry(name).shape for name in container.names()}
+    shapes = {}
+    # Each shard of a remote repository costs a request: names that tell nothing are left out there.
+    for name in filter(_LIKELY.search, container.names()) if hasattr(container, "repo_id") else container.names():
+        with suppress(RepcapError):  # a shard that is not here
+            shapes[name] = container.entry(name).shape
     matrices = sorted((name for name in shapes if len(shapes[name]) == 2), key=lambda name: (-shapes[name][0], name))
-    listed = ", ".join(f"{name} {shapes[name][0]} x {shapes[name][1]}" for name in matrices[:8])
+    listed = ", ".join(f"{name} {_times(shapes[name])}" for name in matrices[:8])
     more = f" and {len(matrices) - 8} more" if len(matrices) > 8 else ""
     return listed + more if listed else "but the file holds no matrix"
 
 
-def _matrix(container: Container, name: str) -> torch.Tensor:
-    """The tensor `name`, checked to be a finite floating-point matrix with at least two rows."""
-    where = f"{container.path}, tensor {name!r}"
+def _require(container: Container, name: str) -> None:
     if name not in container.names():
-        raise RepcapError(f"{where}: there is none; choose one with tensor= (--tensor): {_matrices(container)}")
+        raise RepcapError(
+            f"{container.path}, tensor {name!r}: there is none; choose one with tensor= (--tensor): "
+            f"{_matrices(container)}"
+        )
+
+
+# --- the matrix and its head ------------------------------------------------------------------------------------------
+
+
+def _matrix(container: Container, name: str, turned: bool = False) -> torch.Tensor:
+    """The tensor `name` as V x d, checked to be a finite floating-point matrix with at least two rows."""
+    where = f"{container.path}, tensor {name!r}"
+    _require(container, name)
     shape = container.entry(name).shape
     if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:
         raise RepcapError(f"{where}: its shape {shape} is not a V x d matrix with V >= 2; choose another with tensor=")
     weight = container.read(name)
+    weight = weight.T.contiguous() if turned else weight
     bad = _first_bad_row(weight)
     if bad is not None:
         raise RepcapError(
@@ -224,23 +435,49 @@ def _first_bad_row(weight: torch.Tensor) -> int | None:
     return None
 
 
-def _head(container: Container, name: str, weight: torch.Tensor) -> tuple[bool | None, torch.Tensor | None]:
-    """`tied` and `unembedding`, judged by the tensors alone: configurations are often wrong about tying."""
+def _head(
+    container: Container, name: str, weight: torch.Tensor, turned: bool, *, keep: bool
+) -> tuple[str | None, torch.Tensor | None]:
+    """`head` and `unembedding`, judged by the tensors alone: configurations are often wrong about tying."""
     if name in UNEMBEDDING_TENSORS:
         return None, None
-    names = set(container.names())
-    head = next((candidate for candidate in UNEMBEDDING_TENSORS if candidate in names), None)
+    names = container.names()
+    prefix, known = _split(name) or ("", None)
+    present = set(names)
+    heads = (start + head for start in dict.fromkeys((prefix, "")) for head in UNEMBEDDING_TENSORS)
+    head = next((candidate for candidate in heads if candidate in present), None)
+    is_decoder = known in DECODER_TENSORS or (known in ("shared.weight", "model.shared.weight") and _decodes(names))
     if head is None:
-        return (True if name in DECODER_TENSORS and not container.is_encoder else None), None
+        return ("absent" if is_decoder and not container.is_encoder else None), None
     shape = container.entry(head).shape
-    if name not in DECODER_TENSORS + OTHER_TENSORS and shape != weight.shape:
+    shape = shape[::-1] if turned else shape
+    if known is None and shape != weight.shape:
         return None, None
     if shape[1:] != weight.shape[1:]:
-        return (False if name in DECODER_TENSORS else None), None
-    unembedding = _matrix(container, head)
+        return ("different" if is_decoder else None), None
+    if not keep and not _may_be_equal(container, head, weight, turned):
+        return "different", None
+    unembedding = _matrix(container, head, turned)
     if unembedding.dtype == weight.dtype and torch.equal(unembedding, weight):
-        return True, None
-    return False, unembedding
+        return "equal", None
+    return "different", unembedding if keep else None
+
+
+def _decodes(names: list[str]) -> bool:
+    """Whether an encoder-decoder's layers of the decoder are there, which its encoder alone lacks."""
+    return any(name.startswith(("decoder.", "model.decoder.")) for name in names)
+
+
+def _may_be_equal(container: Container, head: str, weight: torch.Tensor, turned: bool) -> bool:
+    """Whether shape, type and the first rows of a stored head are those of the embedding; reads no more than these."""
+    count = min(_COMPARED_ROWS, len(weight))
+    first_rows = getattr(container, "first_rows", None)
+    stored = container.entry(head).shape
+    if (stored[::-1] if turned else stored) != weight.shape:
+        return False
+    start = container.read(head) if turned or first_rows is None else first_rows(head, count)
+    start = (start.T if turned else start)[:count]
+    return start.dtype == weight.dtype and torch.equal(start, weight[:count])
 
 
 # --- token strings ----------------------------------------------------------------------------------------------------
@@ -251,7 +488,7 @@ def _tokens(container: Container, name: str, rows: int) -> list[str] | None:
     strings = container.tokens()
     if strings is None:
         return None
-    if name not in DECODER_TENSORS + OTHER_TENSORS + UNEMBEDDING_TENSORS and len(strings) != rows:
+    if _split(name) is None and name not in UNEMBEDDING_TENSORS and len(strings) != rows:
         return None
     return [_clean(strings[row]) if row in strings else f"<row {row}>" for row in range(rows)]
 

@@ -5,6 +5,7 @@ Word vectors share a large mean and a few dominating directions; taking both awa
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from repcap_utils.similarity import (
     Matrix,
     UnitRows,
     add_gram,
-    cosine_moments,
+    moments_of,
     unit_rows,
 )
 
@@ -33,7 +34,7 @@ class ProfileStep(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """The common part of the rows in units of `peak`: the mean (d) and the directions (d x d, strongest first)."""
+    """The common part of the rows in units of `peak`: the mean (d) and the top directions (d x n, strongest first)."""
 
     peak: float
     mean: Tensor
@@ -57,24 +58,29 @@ def remove_common_directions(
             overflows its type.
     """
     rows = _checked(weight, [components], device)
-    return _residual(rows, _common(rows, centre=centre, any_directions=components > 0), components)
+    return _residual(rows, _common(rows, components, centre=centre), components)
 
 
 def epsilon_profile(
-    weight: Matrix, components: Sequence[int] = (0, 1, 4, 16), *, device: str | torch.device | None = None
+    weight: Matrix,
+    components: Sequence[int] = (0, 1, 4, 16),
+    *,
+    device: str | torch.device | None = None,
+    stored: CosineMoments | None = None,
 ) -> list[ProfileStep]:
     """Moments of the cosines as stored, then with the mean row and each number of `components` removed.
 
-    One covariance serves all steps. The first step is the untouched matrix (`centred` False, 0 components).
+    One covariance serves all steps. The first step is the untouched matrix (`centred` False, 0 components); its moments
+    are `stored` where they are known already. What is left of the rows is computed block by block and never held whole.
 
     Raises:
         RepcapError: see `remove_common_directions` and `similarity.cosine_moments`.
     """
     rows = _checked(weight, components, device)
-    steps = [ProfileStep(False, 0, cosine_moments(rows.matrix))]
-    common = _common(rows, centre=True, any_directions=any(components))
+    steps = [ProfileStep(False, 0, stored or moments_of(rows))]
+    common = _common(rows, max(components, default=0), centre=True)
     for count in components:
-        steps.append(ProfileStep(True, count, cosine_moments(_residual(rows, common, count))))
+        steps.append(ProfileStep(True, count, moments_of(_residual_rows(rows, common, count))))
     return steps
 
 
@@ -90,7 +96,7 @@ def _checked(weight: Matrix, components: Sequence[int], device: str | torch.devi
     return rows
 
 
-def _common(rows: UnitRows, *, centre: bool, any_directions: bool) -> _Common:
+def _common(rows: UnitRows, components: int, *, centre: bool) -> _Common:
     d, device = rows.d_model, rows.matrix.device
     # The lengths of rows count here, unlike in cosines; a common unit keeps their squares in range.
     peak = float(torch.stack(rows.matrix.aminmax()).abs().max())
@@ -98,27 +104,54 @@ def _common(rows: UnitRows, *, centre: bool, any_directions: bool) -> _Common:
     if centre:
         mean = sum(_scaled(rows, peak, *span).sum(dim=0) for span in rows.spans()) / len(rows)
     directions = torch.zeros(d, 0, dtype=torch.float64, device=device)
-    if any_directions:
+    if components > 0:
         covariance = torch.zeros(d, d, dtype=torch.float64, device=device)
         for span in rows.spans():
             add_gram(covariance, _scaled(rows, peak, *span).sub_(mean))
-        directions = torch.linalg.eigh(covariance, UPLO="U").eigenvectors.flip(1)
+        directions = torch.linalg.eigh(covariance, UPLO="U").eigenvectors[:, d - components :].flip(1)
     return _Common(peak, mean, directions)
 
 
+@dataclass(frozen=True)
+class _ResidualRows(UnitRows):
+    """Unit rows of what is left of a matrix; `norms` are those of the residuals, and rows without any are not counted."""
+
+    common: _Common
+    components: int
+
+    def block(self, start: int, stop: int) -> Tensor:
+        residual, _ = _left_over(self.raw(start, stop), self.common, self.components)
+        return residual.div_(self.norms[start:stop, None])
+
+
+def _residual_rows(rows: UnitRows, common: _Common, components: int) -> _ResidualRows:
+    norms = torch.empty_like(rows.norms)
+    for start, stop in rows.spans():
+        residual, is_left = _left_over(rows.raw(start, stop), common, components)
+        norms[start:stop] = torch.linalg.vector_norm(residual, dim=1).mul_(is_left)
+    kept = norms.nonzero().squeeze(1)
+    return _ResidualRows(rows.matrix, rows.index[kept], rows.peaks[kept], norms[kept], common, components)
+
+
 def _residual(rows: UnitRows, common: _Common, components: int) -> Tensor:
-    removed = common.directions[:, :components]
     result = torch.zeros(rows.matrix.shape, dtype=rows.tile_dtype, device=rows.matrix.device)
     for start, stop in rows.spans():
-        block = _scaled(rows, common.peak, start, stop)
-        lengths = torch.linalg.vector_norm(block, dim=1)
-        block.sub_(common.mean)
-        block.sub_((block @ removed) @ removed.T)
-        block[torch.linalg.vector_norm(block, dim=1) <= NOTHING_LEFT * lengths] = 0.0
-        result[rows.index[start:stop]] = block.mul_(common.peak).to(result.dtype)
+        residual, is_left = _left_over(rows.raw(start, stop), common, components)
+        residual[~is_left] = 0.0
+        result[rows.index[start:stop]] = residual.mul_(common.peak).to(result.dtype)
     if not bool(torch.isfinite(torch.stack(result.aminmax())).all()):
         raise RepcapError(f"entries of weight as large as {common.peak:g} overflow {result.dtype}; rescale it first")
     return result
+
+
+def _left_over(raw: Tensor, common: _Common, components: int) -> tuple[Tensor, Tensor]:
+    """Rows without their common part in units of the peak, float64, and which of them hold more than rounding."""
+    removed = common.directions[:, :components]
+    residual = raw.to(torch.float64) / common.peak
+    lengths = torch.linalg.vector_norm(residual, dim=1)
+    residual.sub_(common.mean)
+    residual.sub_((residual @ removed) @ removed.T)
+    return residual, torch.linalg.vector_norm(residual, dim=1) > NOTHING_LEFT * lengths
 
 
 def _scaled(rows: UnitRows, peak: float, start: int, stop: int) -> Tensor:

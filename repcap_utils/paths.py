@@ -11,13 +11,23 @@ from filelock import FileLock
 from repcap_utils.errors import RepcapError
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def _folder(variable: str, default: str) -> Path:
+    # anchored on the root, so that a notebook, which runs in its own folder, means the same place as a shell
+    return (ROOT / Path(os.environ.get(variable) or default).expanduser()).resolve()
+
+
+OUTPUT = _folder("REPCAP_OUTPUT", ".")
+"""Where measured models, records and figures go: `REPCAP_OUTPUT` (from the root if relative), or this project's own folders."""
+
 NOTEBOOKS = ROOT / "notebooks"
 DATA = ROOT / "data"
-FIGURES = ROOT / "figures"
+FIGURES = OUTPUT / "figures"
 PUBLISHED = DATA / "published"
-RECORDS = DATA / "records"
+RECORDS = OUTPUT / "data" / "records"
 SWEEPS = DATA / "sweeps"
-SURVEY = DATA / "survey"
+SURVEY = OUTPUT / "data" / "survey"
 
 
 def models_dir() -> Path:
@@ -28,11 +38,6 @@ def models_dir() -> Path:
 def reference_dir() -> Path:
     """The folder of the published sweeps: `REPCAP_REFERENCE` (from the root if relative), or `data/reference` (ignored)."""
     return _folder("REPCAP_REFERENCE", "data/reference")
-
-
-def _folder(variable: str, default: str) -> Path:
-    # anchored on the root, so that a notebook, which runs in its own folder, means the same place as a shell
-    return (ROOT / Path(os.environ.get(variable) or default).expanduser()).resolve()
 
 
 @contextmanager

@@ -128,11 +128,15 @@ class UnitRows:
 
     def raw(self, start: int, stop: int) -> Tensor:
         """Rows `start` to `stop` of the non-zero rows, as stored."""
-        return self.matrix[start:stop] if self.zero_rows == 0 else self.matrix[self.index[start:stop]]
+        return self.matrix[start:stop] if len(self) == len(self.matrix) else self.matrix[self.index[start:stop]]
 
     def block(self, start: int, stop: int) -> Tensor:
         """The same rows, float64, with unit length; always a fresh tensor."""
         return _divided(self.raw(start, stop), self.peaks[start:stop]).div_(self.norms[start:stop, None])
+
+    def chosen(self, positions: Tensor) -> "UnitRows":
+        """The rows at these positions among the non-zero rows."""
+        return UnitRows(self.matrix, self.index[positions], self.peaks[positions], self.norms[positions])
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Starts and stops that cover all non-zero rows in blocks of a size that suits d."""
@@ -212,17 +216,41 @@ def cosine_moments(weight: Matrix, *, device: str | torch.device | None = None) 
     Raises:
         RepcapError: see `unit_rows`; fewer than two non-zero rows.
     """
-    rows = _at_least_two(unit_rows(weight, device=device))
-    # A d x d matrix is no smaller than the cosines themselves when there are few rows.
-    mean, variance = _direct_moments(rows) if len(rows) <= max(rows.d_model, GRAM_PANEL) else _gram_moments(rows)
-    return CosineMoments(
-        mean=mean,
-        std=math.sqrt(max(variance, 0.0)),
-        pairs=_pairs(rows),
-        rows=len(rows),
-        zero_rows=rows.zero_rows,
-        duplicate_rows=_duplicate_rows(rows),
-    )
+    return moments_of(unit_rows(weight, device=device))
+
+
+def moments_of(rows: UnitRows) -> CosineMoments:
+    """`cosine_moments` of rows whose lengths are known already.
+
+    Raises:
+        RepcapError: fewer than two rows.
+    """
+    _at_least_two(rows)
+    moments = _direct_moments(rows) if _are_few(rows) else _gram_moments(rows)
+    return _cosine_moments(rows, *moments, rows.zero_rows)
+
+
+def moments_with_and_without(rows: UnitRows, dropped: Tensor) -> tuple[CosineMoments, CosineMoments]:
+    """`moments_of` all rows, and of those that remain without the positions `dropped`, for the price of the first.
+
+    The sums of the Gram identity are sums over rows, so those of the dropped rows are computed about the same centre and
+    taken away.
+
+    Raises:
+        RepcapError: fewer than two rows remain.
+    """
+    is_kept = torch.ones(len(rows), dtype=torch.bool, device=rows.index.device)
+    is_kept[dropped] = False
+    kept = _at_least_two(rows.chosen(is_kept.nonzero().squeeze(1)))
+    if _are_few(kept):
+        return moments_of(rows), _cosine_moments(kept, *_direct_moments(kept), rows.zero_rows)
+    centre = _centre(rows)
+    sums = _gram_sums(rows, centre)
+    whole = _cosine_moments(rows, *_moments_about(centre, sums), rows.zero_rows)
+    if len(kept) < len(rows):
+        for total, part in zip(sums, _gram_sums(rows.chosen(dropped), centre), strict=True):
+            total.sub_(part)
+    return whole, _cosine_moments(kept, *_moments_about(centre, sums), rows.zero_rows)
 
 
 def cosine_histogram(
@@ -326,6 +354,26 @@ def nearest_neighbours(
     return values, indices
 
 
+def duplicate_rows(rows: UnitRows) -> Tensor:
+    """Positions (ascending) of the rows that equal an earlier one as stored.
+
+    Rows are sorted by a hash, then compared entry by entry with the first of their hash.
+    """
+    hashes = _hashes(rows)
+    waiting = torch.argsort(hashes, stable=True)
+    found = [waiting[:0]]
+    while len(waiting) > 1:
+        key = hashes[waiting]
+        repeats = torch.zeros(len(waiting), dtype=torch.bool, device=key.device)
+        repeats[1:] = key[1:] == key[:-1]
+        firsts = waiting[~repeats][torch.cumsum(~repeats, dim=0) - 1]
+        equal = _rows_equal(rows, waiting[repeats], firsts[repeats])
+        found.append(waiting[repeats][equal])
+        # A row that shares only the hash starts the next round.
+        waiting = waiting[repeats][~equal]
+    return torch.cat(found).sort().values
+
+
 def add_gram(total: Tensor, block: Tensor) -> None:
     """Add `block.T @ block` (block n x d) to the upper triangle of `total` (d x d); below it `total` is undefined."""
     for start, stop in _spans(len(total), GRAM_PANEL):
@@ -361,6 +409,22 @@ def _at_least_two(rows: UnitRows) -> UnitRows:
     return rows
 
 
+def _are_few(rows: UnitRows) -> bool:
+    """Whether the cosines themselves are no larger than a d x d matrix."""
+    return len(rows) <= max(rows.d_model, GRAM_PANEL)
+
+
+def _cosine_moments(rows: UnitRows, mean: float, variance: float, zero_rows: int) -> CosineMoments:
+    return CosineMoments(
+        mean=mean,
+        std=math.sqrt(max(variance, 0.0)),
+        pairs=_pairs(rows),
+        rows=len(rows),
+        zero_rows=zero_rows,
+        duplicate_rows=len(duplicate_rows(rows)),
+    )
+
+
 def _direct_moments(rows: UnitRows) -> tuple[float, float]:
     unit = rows.block(0, len(rows))
     cosines = unit @ unit.T
@@ -371,43 +435,55 @@ def _direct_moments(rows: UnitRows) -> tuple[float, float]:
 
 
 def _gram_moments(rows: UnitRows) -> tuple[float, float]:
-    count, d = len(rows), rows.d_model
-    centre = sum(block.sum(dim=0) for block in rows.blocks()) / count
+    centre = _centre(rows)
+    return _moments_about(centre, _gram_sums(rows, centre))
+
+
+def _centre(rows: UnitRows) -> Tensor:
+    return sum(block.sum(dim=0) for block in rows.blocks()) / len(rows)
+
+
+class _GramSums(NamedTuple):
+    """Sums over rows i of what the Gram identity needs, with v_i = u_i - centre and a_i = centre.v_i.
+
+    `scalars` holds those of 1, a_i, a_i^2, x_ii and x_ii^2, where x_ii = 2 a_i + |v_i|^2 is what the diagonal adds;
+    `vectors` (2 x d) those of v_i and a_i v_i; `gram` (d x d, upper triangle) that of v_i v_i^T.
+    """
+
+    scalars: Tensor
+    vectors: Tensor
+    gram: Tensor
+
+
+def _gram_sums(rows: UnitRows, centre: Tensor) -> _GramSums:
+    d = rows.d_model
     gram = torch.zeros(d, d, dtype=torch.float64, device=centre.device)
-    # Sums over i of: v_i, a_i = m.v_i, a_i^2, a_i v_i, and of the diagonal x_ii = 2 a_i + |v_i|^2 and its square.
-    sum_v, sum_av = torch.zeros_like(centre), torch.zeros_like(centre)
-    scalars = torch.zeros(4, dtype=torch.float64, device=centre.device)
+    vectors = torch.zeros(2, d, dtype=torch.float64, device=centre.device)
+    scalars = torch.zeros(5, dtype=torch.float64, device=centre.device)
     for block in rows.blocks():
         v = block.sub_(centre)
         a = v @ centre
         x = 2.0 * a + torch.linalg.vector_norm(v, dim=1).square_()
         add_gram(gram, v)
-        sum_v += v.sum(dim=0)
-        sum_av += v.T @ a
-        scalars += torch.stack([a.sum(), a.square().sum(), x.sum(), x.square().sum()])
-    sum_a, sum_a2, sum_x, sum_x2 = scalars.tolist()
-    frobenius = float(gram.diagonal().square().sum()) + 2.0 * float(gram.triu_(1).square_().sum())
+        vectors[0] += v.sum(dim=0)
+        vectors[1] += v.T @ a
+        scalars += torch.stack([torch.ones_like(a).sum(), a.sum(), a.square().sum(), x.sum(), x.square().sum()])
+    return _GramSums(scalars, vectors, gram)
+
+
+def _moments_about(centre: Tensor, sums: _GramSums) -> tuple[float, float]:
+    """Mean and variance of the cosines of all pairs of the rows behind the sums."""
+    count, sum_a, sum_a2, sum_x, sum_x2 = sums.scalars.tolist()
+    sum_v, sum_av = sums.vectors
+    # By panels: a triangle of all of it would be a second d x d matrix.
+    above = sum(
+        float(sums.gram[start:stop, start:].triu(1).square_().sum()) for start, stop in _spans(len(centre), GRAM_PANEL)
+    )
+    frobenius = float(sums.gram.diagonal().square().sum()) + 2.0 * above
     first = 2.0 * count * sum_a + float(sum_v @ sum_v) - sum_x
     second = 2.0 * count * sum_a2 + 2.0 * sum_a**2 + 4.0 * float(sum_av @ sum_v) + frobenius - sum_x2
-    ordered = 2 * _pairs(rows)
+    ordered = count * (count - 1.0)
     return float(centre @ centre) + first / ordered, second / ordered - (first / ordered) ** 2
-
-
-def _duplicate_rows(rows: UnitRows) -> int:
-    """Rows that equal an earlier one: sorted by a hash, then compared entry by entry with the first of their hash."""
-    hashes = _hashes(rows)
-    waiting = torch.argsort(hashes, stable=True)
-    duplicates = 0
-    while len(waiting) > 1:
-        key = hashes[waiting]
-        repeats = torch.zeros(len(waiting), dtype=torch.bool, device=key.device)
-        repeats[1:] = key[1:] == key[:-1]
-        firsts = waiting[~repeats][torch.cumsum(~repeats, dim=0) - 1]
-        equal = _rows_equal(rows, waiting[repeats], firsts[repeats])
-        duplicates += int(equal.sum())
-        # A row that shares only the hash starts the next round.
-        waiting = waiting[repeats][~equal]
-    return duplicates
 
 
 def _hashes(rows: UnitRows) -> Tensor:

@@ -8,19 +8,26 @@ import pandas as pd
 from repcap_utils.errors import RepcapError
 
 
-def read(path: Path, columns: Sequence[str] | None = None, types: Mapping[str, type] | None = None) -> pd.DataFrame:
+def read(
+    path: Path,
+    columns: Sequence[str] | None = None,
+    types: Mapping[str, type] | None = None,
+    *,
+    literal: bool = False,
+) -> pd.DataFrame:
     """The table in a CSV file.
 
     Args:
         path: the file.
         columns: the columns it must have, in order; None accepts any.
         types: the type of columns whose type matters (an integer column must hold integers only).
+        literal: whether null, nan, None and the like are texts, as where tokens are stored, and not missing values.
 
     Raises:
         RepcapError: no such file, not a CSV, other columns, or a value that is not of its type.
     """
     try:
-        table = pd.read_csv(path, dtype=dict(types or {}))
+        table = pd.read_csv(path, dtype=dict(types or {}), keep_default_na=not literal)
     except OSError as error:
         raise RepcapError(
             f"cannot read {path}: {error.strerror or error}; restore it with `git checkout {path}`"

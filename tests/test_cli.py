@@ -4,10 +4,12 @@ import sys
 
 import pytest
 import torch
+from hub_server import HubServer, sharded
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from repcap_utils import cli, models, paths, sweep
+from repcap_utils.similarity import cosine_moments
 
 runner = CliRunner()
 
@@ -43,13 +45,156 @@ def test_epsilon_above_one_has_no_capacity():
     assert "Infinity" not in output
 
 
+def model_file(folder, rows=400, d=32, **heads):
+    """A small safetensors file with a zero row, a repeated row and the heads asked for; and its embedding."""
+    weight = torch.randn(rows, d, generator=torch.Generator().manual_seed(0))
+    weight[7], weight[9] = 0.0, weight[3]
+    tensors = {f"{name}.weight": -weight if other else weight.clone() for name, other in heads.items()}
+    save_file({"model.embed_tokens.weight": weight} | tensors, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def epsilon_json(*arguments):
+    result = runner.invoke(cli.app, ["epsilon", *map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output + str(result.exception)
+    assert "NaN" not in result.output
+    assert "Infinity" not in result.output
+    return json.loads(result.output)
+
+
 def test_epsilon_of_a_file(tmp_path):
+    facts = epsilon_json(model_file(tmp_path))
+    assert (facts["V"], facts["d_model"], facts["storage"]) == (400, 32, "float32")
+    assert facts["pairs"] == 399 * 398 // 2
+    assert facts["epsilon"] == pytest.approx(facts["random_floor"], rel=0.05)
+    assert facts["epsilon"] == pytest.approx(facts["mean"] + 2 * facts["std"])
+    assert (facts["zero_rows"], facts["duplicate_rows"], facts["class"]) == (1, 1, 1)
+    assert (facts["tied"], facts["head"], facts["tokenizer"]) == (True, "absent", "none beside the weights")
+    assert [step["components"] for step in facts["without_common_directions"]] == [0, 1, 4, 16]
+    assert set(facts["log10_by_form"]) == {"full", "ratio", "jl", "jl_random", "jl_proven"}
+    assert facts["capacity_low"] <= facts["capacity"] <= facts["capacity_high"]
+    assert facts["rows"]["zero"] == {"count": 1, "rows": [7], "tokens": None}
+    assert facts["rows"]["duplicate"]["rows"] == [9]
+    assert facts["rows"]["flagged"]["rows"] == [7, 9]
+    assert facts["epsilon_without_flagged_rows"] != facts["epsilon"]
+    assert "unembedding" not in facts
+
+
+def test_the_nearest_published_models_are_near():
+    llama = cli._nearest_published(4096, 0.0645)
+    assert len(llama) == 3
+    assert (llama[0]["model"], llama[0]["epsilon"]) == ("Llama 2 7B", 0.0645)
+    assert llama[0]["capacity"] == pytest.approx(3.99e7, rel=0.01)
+
+
+def test_epsilon_in_words(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"t{row}\n" for row in range(390)))
+    text = runner.invoke(cli.app, ["epsilon", str(model_file(tmp_path, lm_head=False))]).output
+    for line in (
+        "  read from  safetensors model.safetensors, tensor model.embed_tokens.weight",
+        "  head       tied: a head is stored, and equal bit for bit",
+        "  V x d_model         400 x 32",
+        "  zero                     1 (7 't7')",
+        "  beyond the tokenizer     10 (390 '<row 390>', 391",
+        "  full       10^",
+    ):
+        assert line in text
+    assert "nan" not in text
+
+
+def test_the_unembedding_is_measured_on_request(tmp_path):
+    facts = epsilon_json(model_file(tmp_path, lm_head=True), "--unembedding")
+    assert (facts["tied"], facts["head"]) == (False, "different")
+    assert facts["unembedding"]["epsilon"] == pytest.approx(facts["epsilon"])
+    assert {"V", "d_model", "capacity", "rows", "nearest_published"} <= set(facts["unembedding"])
+    assert "unembedding: epsilon of all" in runner.invoke(cli.app, ["epsilon", str(tmp_path), "--unembedding"]).output
+
+
+@pytest.mark.parametrize(
+    ("heads", "reason"), [({}, "no head is stored"), ({"lm_head": False}, "a head is stored, and equal bit for bit")]
+)
+def test_a_tied_model_has_no_unembedding_to_measure(tmp_path, heads, reason):
+    result = runner.invoke(cli.app, ["epsilon", str(model_file(tmp_path, **heads)), "--unembedding"])
+    assert result.exit_code == 1
+    assert reason in str(result.exception)
+
+
+def test_a_damaged_tokenizer_does_not_stop_epsilon(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{")
+    facts = epsilon_json(model_file(tmp_path))
+    assert "tokenizer.json: not a vocabulary" in facts["tokenizer"]
+    assert facts["rows"]["padded"]["count"] == 0
+
+
+def test_epsilon_of_equal_rows_has_nothing_to_remove(tmp_path):
+    save_file({"wte.weight": torch.ones(40, 8)}, tmp_path / "model.safetensors")
+    facts = epsilon_json(tmp_path)
+    assert (facts["epsilon"], facts["without_common_directions"]) == (pytest.approx(1.0), [])
+    assert "nothing  is left" in runner.invoke(cli.app, ["epsilon", str(tmp_path)]).output
+
+
+def test_a_hub_model_costs_its_embedding_and_little_more(tmp_path):
     generator = torch.Generator().manual_seed(0)
-    save_file({"model.embed_tokens.weight": torch.randn(400, 32, generator=generator)}, tmp_path / "model.safetensors")
-    facts = json.loads(runner.invoke(cli.app, ["epsilon", str(tmp_path / "model.safetensors"), "--json"]).output)
-    assert facts["V"] == 400
-    assert facts["pairs"] == 400 * 399 // 2
-    assert facts["epsilon"] == pytest.approx(facts["random_floor"], rel=0.02)
+    weight, head, other = (torch.randn(20000, 64, generator=generator).bfloat16() for _ in range(3))
+    shards = [{"a.weight": other}, {"model.embed_tokens.weight": weight, "b.weight": other}, {"lm_head.weight": head}]
+    config = {"vocab_size": 19990, "hidden_size": 64, "tie_word_embeddings": True}
+    vocabulary = {f"token {i}": i for i in range(19990)}
+    files = {"config.json": json.dumps(config).encode(), "vocab.json": json.dumps(vocabulary).encode()}
+    with HubServer() as server:
+        commit = server.add("owner/name", files | sharded(shards))
+        environment = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+        environment |= {"HF_HUB_OFFLINE": "0", "HF_TOKEN": ""}
+        environment |= {"HF_ASSETS_CACHE": str(tmp_path / "assets"), "HF_HUB_CACHE": str(tmp_path / "hub")}
+        result = run("epsilon", "owner/name", "--revision", "main", "--json", **environment)
+        assert result.returncode == 0, result.stderr
+        facts = json.loads(result.stdout)
+        assert server.sent <= weight.nbytes + 2**20
+        assert (facts["revision"], facts["head"], facts["tied"], facts["storage"]) == (
+            commit,
+            "different",
+            False,
+            "bfloat16",
+        )
+        assert weight.nbytes < facts["traffic"] <= weight.nbytes + 2**20
+        assert facts["total_bytes"] > 4 * weight.nbytes
+        assert facts["epsilon"] == pytest.approx(cosine_moments(weight).epsilon, abs=1e-9)
+        assert "--tokens" in facts["tokenizer"]
+        assert (facts["rows"]["padded"]["count"], facts["rows"]["padded"]["tokens"]) == (10, None)
+        before = server.sent
+        named = run("epsilon", "owner/name", "--tokens", **environment)
+        assert f"  revision   {commit}" in named.stdout
+        assert "10 (19990 '<row 19990>'" in named.stdout
+        assert server.sent < before + 2**20, "the tensor is read once"
+        absent = run("epsilon", "owner/other", **environment)
+        assert (absent.returncode, len(absent.stderr.strip().splitlines())) == (1, 1)
+        assert absent.stderr.startswith("error: owner/other")
+
+
+def test_kept_figures_go_to_the_output_folder(tmp_path):
+    path = model_file(tmp_path)
+    result = run("epsilon", str(path), "--keep", REPCAP_OUTPUT=str(tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
+    stores = tmp_path / "out" / "data" / "survey"
+    assert {store.name for store in stores.glob("*.csv")} == {"epsilon.csv", "histograms.csv", "isotropy.csv"}
+    assert (stores / "epsilon.csv").read_text().splitlines()[1].startswith(f"{tmp_path.name},400,32,")
+
+
+# rounded as in the study's own table of these models
+MEASURED = {
+    "gemma-3-270m": (0.20462, 0.10534, 0.41530),
+    "smollm2-135m": (0.44231, 0.14318, 0.72868),
+    "all-minilm-l6-v2": (0.01806, 0.09165, 0.20136),
+    "whisper-tiny.en": (0.83309, 0.08570, 1.00449),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_epsilon_of_a_default_model(name):
+    if not models.get(name).is_present:
+        pytest.skip(f"{name} is not on this machine; run `repcap models fetch {name}`")
+    facts = epsilon_json(name)
+    assert (facts["mean"], facts["std"], facts["epsilon"]) == pytest.approx(MEASURED[name], abs=1e-5)
+    assert (facts["capacity"] is None) == (name == "whisper-tiny.en")
 
 
 def test_models_are_listed():
@@ -64,6 +209,9 @@ def test_models_are_listed():
     ("arguments", "message"),
     [
         (["epsilon", "gemma-3-27m"], "gemma-3-270m"),
+        (["epsilon", "data"], "holds no weights"),
+        (["epsilon", "README.md"], "unknown kind of file"),
+        (["epsilon", "README.md", "--revision", "main"], "only a hub repository"),
         (["capacity", "--d", "0", "--epsilon", "0.1"], "d"),
         (["capacity", "--d", "64", "--epsilon", "0"], "epsilon"),
         (["capacity", "--d", "64", "--epsilon", "nan"], "epsilon"),

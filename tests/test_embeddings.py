@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from repcap_utils import embeddings, models
+from repcap_utils import embeddings, hub, models
+from repcap_utils.containers import Entry
 from repcap_utils.errors import RepcapError
+from repcap_utils.similarity import cosine_moments, random_floor
 
 ROWS, COLUMNS = 96, 32
 MATRIX = np.random.default_rng(0).normal(size=(ROWS, COLUMNS)).astype(np.float32)
@@ -195,7 +197,6 @@ def test_without_a_known_name_the_matrices_are_listed(tmp_path):
         (torch.ones(1, 4), "shape (1, 4) is not a V x d matrix with V >= 2"),
         (torch.ones(2, 2, 2), "shape (2, 2, 2)"),
         (torch.ones(4, 4, dtype=torch.int64), "stored as I64"),
-        (torch.ones(4, 4, dtype=torch.float8_e4m3fn), "stored as F8_E4M3"),
         (torch.tensor([[1.0, float("nan")], [0.0, 1.0]]), "NaN or infinite"),
         (torch.tensor([[1.0, float("inf")], [0.0, 1.0]]), "NaN or infinite"),
     ],
@@ -241,6 +242,257 @@ def test_a_bad_index_is_refused(tmp_path, index, mentions):
     save_file({"other": torch.ones(4, 4)}, tmp_path / "one.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(index)
     refused(tmp_path, mentions=mentions)
+
+
+# --- which tensor it is -----------------------------------------------------------------------------------------------
+
+SHAPES = {"tall": (12, 4), "small": (9, 3), "wide": (4, 12), "narrow": (12, 2), "part": (6, 4), "odd": (12, 3)}
+
+
+def checkpoint(folder: Path, config: dict | None = None, **shapes: str) -> Path:
+    """A folder with a random tensor of a named shape under each name (`__` stands for a dot)."""
+    folder.mkdir(exist_ok=True)
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        f"{name.replace('__', '.')}.weight": torch.randn(*SHAPES[shape], generator=generator)
+        for name, shape in shapes.items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "tied"),
+    [
+        ("model.embed_tokens", "lm_head", False),  # Llama, Qwen, Gemma, Mistral, Phi-3
+        ("model.language_model.embed_tokens", "lm_head", False),  # Qwen-VL, Gemma 3
+        ("language_model.model.embed_tokens", "language_model.lm_head", False),  # LLaVA, InternVL
+        ("thinker.model.embed_tokens", "thinker.lm_head", False),  # Qwen-Omni
+        ("transformer.wte", "lm_head", False),  # GPT-2, MPT, Falcon's predecessors
+        ("wte", None, True),
+        ("transformer.embd.wte", None, True),  # Phi-1
+        ("gpt_neox.embed_in", "embed_out", False),
+        ("model.decoder.embed_tokens", "lm_head", False),  # OPT
+        ("decoder.embed_tokens", None, True),
+        ("transformer.word_embeddings", "lm_head", False),  # Falcon, BLOOM
+        ("word_embeddings", None, True),
+        ("transformer.embedding.word_embeddings", "transformer.output_layer", False),  # ChatGLM
+        ("backbone.embeddings", "lm_head", False),  # Mamba, Nemotron-H
+        ("backbone.embedding", None, True),
+        ("model.tok_embeddings", "output", False),  # InternLM2
+        ("model.transformer.wte", "model.transformer.ff_out", False),  # OLMo
+        ("shared", "lm_head", False),  # T5
+        ("shared", None, None),
+        ("bert.embeddings.word_embeddings", "cls.predictions.decoder", False),
+        ("electra.embeddings.word_embeddings", None, None),
+        ("text_model.embeddings.token_embedding", None, None),  # CLIP
+    ],
+)
+def test_every_architecture_is_known_by_its_names(tmp_path, name, head, tied):
+    generator = torch.Generator().manual_seed(0)
+    names = [f"{part}.weight" for part in (name, head) if part]
+    tensors = {part: torch.randn(12, 4, generator=generator) for part in names}
+    others = {"model.layers.0.mlp.weight": torch.ones(99, 4), "encoder.attention.output.weight": torch.ones(4, 4)}
+    save_file(tensors | others, tmp_path / "model.safetensors")
+    found = embeddings.load(tmp_path)
+    assert found.provenance["tensor"] == names[0]
+    assert torch.equal(found.weight, tensors[names[0]])
+    assert found.tied is tied
+    if head:
+        assert torch.equal(found.unembedding, tensors[names[1]])
+
+
+def test_the_decoder_of_an_encoder_decoder_is_tied_without_a_head(tmp_path):
+    checkpoint(tmp_path / "m", shared="tall", decoder__block__0="small")
+    assert embeddings.load(tmp_path / "m").head == "absent"
+    checkpoint(tmp_path / "m", shared="tall", encoder__block__0="small")
+    assert embeddings.load(tmp_path / "m").head is None
+
+
+@pytest.mark.parametrize(
+    ("head", "state", "tied"), [(None, "absent", True), ("equal", "equal", True), ("other", "different", False)]
+)
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_states_of_the_head_come_from_the_tensors(tmp_path, head, state, tied, keep):
+    weight = torch.from_numpy(MATRIX)
+    tensors = {"model.embed_tokens.weight": weight}
+    if head:
+        tensors["lm_head.weight"] = weight.clone()
+        tensors["lm_head.weight"][-1] += 1.0 if head == "other" else 0.0
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": state == "different"}))
+    found = embeddings.load(tmp_path, unembedding=keep)
+    assert (found.head, found.tied) == (state, tied)
+    assert (found.unembedding is not None) == (keep and head == "other")
+
+
+SIZES = {"vocab_size": 12, "hidden_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "expected"),
+    [
+        (SIZES, "tall", "upright"),
+        (SIZES, "wide", "turned"),
+        (SIZES, "narrow", "columns are a part of the model's 4: one of several shards by columns"),
+        (SIZES, "part", "its 6 rows are fewer than the 12 tokens"),
+        (SIZES, "small", "disagrees with the configuration in both sizes: 12 x 4"),
+        (SIZES, "odd", "upright"),
+        ({"vocab_size": 10, "n_embd": 4}, "tall", "upright"),
+        ({"vocab_size": 10, "n_embd": 4}, "wide", "turned"),
+        ({"hidden_size": 8, "word_embed_proj_dim": 4, "vocab_size": 12}, "tall", "upright"),
+        ({"hidden_size": 8, "embedding_size": 4, "vocab_size": 12}, "tall", "upright"),
+        ({"vocab_size": 7, "hidden_size": 9, "text_config": SIZES}, "wide", "turned"),
+        ({"llm_config": {"hidden_size": 4}, "vocab_size": 12}, "wide", "turned"),
+        ({"thinker_config": {"text_config": SIZES}}, "narrow", "shards by columns"),
+        ({"d_model": 4}, "wide", "turned"),
+        ({"vocab_size": 12}, "wide", "turned"),
+        ({"vocab_size": 12}, "part", "fewer than the 12 tokens"),
+        ({"vocab_size": True, "hidden_size": "4"}, "tall", "upright"),
+        ({}, "tall", "upright"),
+        ({}, "wide", "more columns than rows, and no config.json says which is which"),
+        (None, "wide", "more columns than rows"),
+    ],
+)
+def test_shapes_are_checked_against_the_configuration(tmp_path, config, shape, expected):
+    folder = checkpoint(tmp_path / "m", config, model__embed_tokens=shape)
+    if expected not in ("upright", "turned"):
+        assert "model.embed_tokens.weight" in refused(folder, mentions=expected)
+        plain = embeddings.load(folder, tensor="model.embed_tokens.weight")
+        assert tuple(plain.weight.shape) == SHAPES[shape]
+        return
+    found = embeddings.load(folder)
+    rows = SHAPES[shape] if expected == "upright" else SHAPES[shape][::-1]
+    assert (tuple(found.weight.shape), found.d_model) == (rows, rows[1])
+    assert found.provenance["transposed"] is (expected == "turned")
+
+
+def test_a_transposed_pair_is_turned_and_compared(tmp_path):
+    tensors = {"wte.weight": torch.from_numpy(MATRIX.T.copy()), "lm_head.weight": torch.from_numpy(MATRIX.T.copy())}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": ROWS, "n_embd": COLUMNS}))
+    for keep in (True, False):
+        found = embeddings.load(tmp_path, unembedding=keep)
+        assert np.array_equal(found.weight.numpy(), MATRIX)
+        assert found.head == "equal"
+
+
+def test_the_tokenizer_tells_rows_from_columns_where_nothing_else_does(tmp_path):
+    folder = checkpoint(tmp_path / "m", wte="wide")
+    (folder / "vocab.txt").write_text("".join(f"t{i}\n" for i in range(12)))
+    assert embeddings.load(folder).provenance["transposed"] is True
+    (folder / "vocab.txt").write_text("".join(f"t{i}\n" for i in range(4)))
+    assert embeddings.load(folder).provenance["transposed"] is False
+
+
+def test_padding_is_told_by_the_configuration(tmp_path):
+    found = embeddings.load(checkpoint(tmp_path / "m", {"vocab_size": 10, "hidden_size": 4}, wte="tall"))
+    assert (found.vocab_size, len(found.weight)) == (10, 12)
+
+
+def test_two_models_in_one_checkpoint_need_a_choice(tmp_path):
+    names = {"model__embed_tokens": "tall", "draft__model__embed_tokens": "small"}
+    message = refused(checkpoint(tmp_path / "m", **names), mentions="several token embeddings of different sizes")
+    assert "model.embed_tokens.weight 12 x 4, draft.model.embed_tokens.weight 9 x 3" in message
+    assert embeddings.load(tmp_path / "m", tensor="draft.model.embed_tokens.weight").d_model == 3
+    by_config = embeddings.load(checkpoint(tmp_path / "n", {"vocab_size": 9, "hidden_size": 3}, **names))
+    assert by_config.provenance["tensor"] == "draft.model.embed_tokens.weight"
+
+
+def test_copies_of_one_size_are_no_ambiguity(tmp_path):
+    names = {"model__embed_tokens": "tall", "model__layers__61__embed_tokens": "tall"}
+    found = embeddings.load(checkpoint(tmp_path / "m", **names))
+    assert found.provenance["tensor"] == "model.embed_tokens.weight"
+
+
+# --- one matrix, many formats -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clusters() -> np.ndarray:
+    """1500 rows of 64 columns around common centres, off the origin: epsilon is far above the random floor."""
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(30, 64)) + 0.5
+    return (centres[rng.integers(30, size=1500)] + 0.7 * rng.normal(size=(1500, 64))).astype(np.float32)
+
+
+@pytest.mark.parametrize("storage", ["float16", "bfloat16", "pytorch", "GGUF F16", "GGUF BF16", "GGUF Q8_0"])
+def test_the_format_hardly_moves_epsilon(tmp_path, clusters, storage):
+    exact = cosine_moments(torch.from_numpy(clusters)).epsilon
+    assert exact > 1.5 * random_floor(64)
+    path = tmp_path / "m.safetensors"
+    if storage.startswith("GGUF"):
+        kind = gguf.GGMLQuantizationType[storage.removeprefix("GGUF ")]
+        path = write_gguf(tmp_path / "m.gguf", {"token_embd.weight": (clusters, kind)})
+    elif storage == "pytorch":
+        path = tmp_path / "m.pt"
+        torch.save({"wte.weight": torch.from_numpy(clusters)}, path)
+    else:
+        save_file({"wte.weight": torch.from_numpy(clusters).to(getattr(torch, storage))}, path)
+    assert cosine_moments(embeddings.load(path).weight).epsilon == pytest.approx(exact, abs=2e-4)
+
+
+# --- hub ids ----------------------------------------------------------------------------------------------------------
+
+
+class Remote:
+    """A stand-in for a hub repository: one head, of which only the first rows may be read."""
+
+    format, is_encoder, config, repo_id, revision = "safetensors", False, {}, "owner/name", "c0ffee"
+    path, traffic, total_bytes = Path("/cache/owner--name"), 12345, 10**9
+
+    def __init__(self, equal: bool):
+        weight = torch.from_numpy(MATRIX)
+        self.tensors = {"model.embed_tokens.weight": weight, "lm_head.weight": weight if equal else -weight}
+        self.whole = []
+
+    def names(self):
+        return list(self.tensors)
+
+    def entry(self, name):
+        return Entry(tuple(self.tensors[name].shape), "float32")
+
+    def read(self, name):
+        self.whole.append(name)
+        return self.tensors[name]
+
+    def first_rows(self, name, count):
+        return self.tensors[name][:count]
+
+    def file_of(self, name):
+        return self.path / "model.safetensors"
+
+    def tokens(self):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("equal", "keep", "head", "whole"),
+    [(False, False, "different", 1), (False, True, "different", 2), (True, False, "equal", 2)],
+)
+def test_a_hub_id_is_read_by_the_tensor(monkeypatch, equal, keep, head, whole):
+    remote, asked = Remote(equal), []
+    monkeypatch.setattr(hub, "open_repo", lambda text, **options: asked.append((text, options)) or remote)
+    found = embeddings.load("owner/name", revision="main", allow_download=True, unembedding=keep)
+    assert asked == [("owner/name", {"revision": "main", "allow_download": True})]
+    assert (found.name, found.head, len(remote.whole)) == ("owner/name", head, whole)
+    facts = {key: found.provenance[key] for key in ("source", "revision", "traffic", "total_bytes")}
+    assert facts == {"source": "hub", "revision": "c0ffee", "traffic": 12345, "total_bytes": 10**9}
+
+
+def test_what_the_hub_says_is_passed_on_with_a_hint(monkeypatch):
+    def absent(text, **options):
+        raise RepcapError(f"{text}: no such repository")
+
+    monkeypatch.setattr(hub, "open_repo", absent)
+    message = refused("google/gemma-3-270m", mentions="google/gemma-3-270m: no such repository; did you mean")
+    assert message.endswith("the registered name 'gemma-3-270m'?")
+
+
+def test_only_a_hub_id_has_revisions(tmp_path):
+    refused(checkpoint(tmp_path / "m", wte="tall"), revision="main", mentions="only a hub repository")
 
 
 # --- token strings beside the weights ---------------------------------------------------------------------------------
@@ -449,8 +701,8 @@ def test_a_ctranslate2_head_of_its_own_is_untied(tmp_path):
         (ctranslate2({CT2_NAME: MATRIX.astype(np.int8)}, kinds={"int8": 9}), "stored as type 9"),
         (ctranslate2({CT2_NAME: MATRIX}, kinds={"float32": 4}), "do not fit the shape (96, 32)"),
         (b"", "the file is empty"),
-        (b"\x80\x02}q\x00.", "a pickled checkpoint, which is never read"),
-        (b"PK\x03\x04 archive/data.pkl", "a pickled checkpoint, which is never read"),
+        (b"\x80\x02}q\x00.", "not an intact PyTorch checkpoint"),
+        (b"PK\x03\x04 archive/data.pkl", "not an intact PyTorch checkpoint"),
     ],
 )
 def test_a_bad_model_bin_is_refused(tmp_path, content, mentions):
@@ -461,7 +713,9 @@ def test_a_bad_model_bin_is_refused(tmp_path, content, mentions):
 # --- sources and devices ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", ["gemma-3-270", "google/gemma-3-270m", "/nowhere/gemma-3-270m"])
+@pytest.mark.parametrize(
+    "source", ["gemma-3-270", "/nowhere/gemma-3-270m", "nowhere/gemma-3-270m/", "a/b/gemma-3-270m"]
+)
 def test_an_unknown_source_is_told_what_a_source_is(source):
     message = refused(source, mentions=f"no source '{source}': did you mean the registered name 'gemma-3-270m'?")
     assert "a .gguf or .safetensors file" in message
@@ -476,7 +730,9 @@ def test_a_source_that_cannot_be_a_path_is_refused(source):
 def test_a_folder_or_a_file_without_weights_is_refused(tmp_path):
     refused(tmp_path, mentions="holds no weights that can be read")
     (tmp_path / "x.pt").write_bytes(b"x")
-    refused(tmp_path / "x.pt", mentions="unknown kind of file '.pt'")
+    refused(tmp_path / "x.pt", mentions="neither a zip archive nor a pickle")
+    (tmp_path / "x.npz").write_bytes(b"x")
+    refused(tmp_path / "x.npz", mentions="unknown kind of file '.npz'")
 
 
 def test_a_registered_model_that_is_absent_says_how_to_fetch_it(tmp_path, monkeypatch):

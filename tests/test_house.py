@@ -173,20 +173,22 @@ def imports(path) -> set[str]:
 LAYERS = [
     {"errors"},
     {"paths"},
-    {"kernels", "resources", "tables"},
+    {"kernels", "resources", "stores", "tables", "tokens"},
     {
         "capacity",
         "codes",
         "random_packing",
         "models",
         "containers",
+        "hub",
         "embeddings",
+        "rows",
         "similarity",
         "isotropy",
         "packing",
         "bounds",
     },
-    {"sweep", "claims", "plotting", "reference", "survey", "notebook"},
+    {"sweep", "claims", "plotting", "reference", "survey", "notebook", "lexical", "unembedding", "tiny_untied"},
     {"cli"},
 ]
 

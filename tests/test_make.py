@@ -1,5 +1,6 @@
 """The Makefile's promises, with stand-ins for papermill and repcap: what runs again, what fails, what stays readable."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,12 @@ REPCAP = """#!/bin/sh
 echo "repcap $*" >> "$CALLS.repcap"
 if [ "$1" = models ] && [ -n "$OFFLINE" ]; then echo "no network"; exit 1; fi
 if [ "$1" = profile ]; then echo "{}"; fi
+if [ "$1" = epsilon ] && [ ! -e "$2" ]; then echo "error: no source" >&2; exit 1; fi
+if [ "$1" = epsilon ]; then echo measured > "$REPCAP_OUTPUT/data/survey/epsilon.csv"; fi
+"""
+JUPYTER = """#!/bin/sh
+for last; do :; done
+cp "$last" "build/model/$(basename "$last" .ipynb).html"
 """
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -41,7 +48,7 @@ def checkout(tmp_path):
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
     binaries = tmp_path / "environment" / "bin"
     binaries.mkdir(parents=True)
-    for name, script in (("papermill", PAPERMILL), ("repcap", REPCAP)):
+    for name, script in (("papermill", PAPERMILL), ("repcap", REPCAP), ("jupyter", JUPYTER)):
         (binaries / name).write_text(script)
         (binaries / name).chmod(0o755)
     (binaries / "python").symlink_to(sys.executable)
@@ -140,3 +147,32 @@ def test_an_unknown_profile_runs_nothing(checkout, arguments):
     assert result.returncode != 0
     assert arguments[1].removeprefix("PROFILE=") in result.stderr
     assert calls(checkout) == []
+
+
+def test_a_model_of_ones_own_leaves_a_report_and_the_study_alone(checkout, tmp_path):
+    (tmp_path / "my model").mkdir()
+    before = {path: path.read_bytes() for path in (checkout / "data").rglob("*.csv")}
+    result = make(checkout, "model", "MODEL=../my model")
+    assert result.returncode == 0, result.stderr
+    assert calls(checkout) == ["01_epsilon_estimation"]
+    folder = checkout / "build" / "model" / "my model"
+    assert (checkout / "build" / "model" / "my model.html").is_file()
+    assert json.loads((folder / "parameters.yaml").read_text()) == {"models": [str(tmp_path / "my model")]}
+    assert (folder / "data" / "survey" / "epsilon.csv").read_text() == "measured\n"
+    assert (folder / "data" / "survey" / "histograms.csv").is_file()
+    assert {path: path.read_bytes() for path in (checkout / "data").rglob("*.csv")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "broken", "message"),
+    [
+        (("model",), "", "error: name the model"),
+        (("model", "MODEL=owner/absent"), "", "error: no source"),
+        (("model", "MODEL=data"), "01_epsilon_estimation", "error: the notebook failed; read it in build/model/data/"),
+    ],
+)
+def test_a_model_that_cannot_be_measured_fails_with_a_reason(checkout, arguments, broken, message):
+    result = make(checkout, *arguments, BROKEN=broken)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert not list((checkout / "build" / "model").glob("*.html"))

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from repcap_utils import paths
@@ -43,3 +45,19 @@ def test_folders_follow_the_environment(tmp_path, monkeypatch):
     assert paths.reference_dir() == paths.ROOT.parent / "elsewhere"
     monkeypatch.delenv("REPCAP_MODELS")
     assert paths.models_dir() == paths.DATA / "models"
+
+
+def test_measured_output_can_go_elsewhere(tmp_path):
+    import subprocess
+    import sys
+
+    code = "from repcap_utils import paths; print(paths.FIGURES, paths.RECORDS, paths.SURVEY, paths.PUBLISHED)"
+    environment = {**os.environ, "REPCAP_OUTPUT": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=paths.ROOT)
+    figures, records, survey, published = done.stdout.split()
+    assert (figures, records, survey) == (
+        f"{tmp_path}/figures",
+        f"{tmp_path}/data/records",
+        f"{tmp_path}/data/survey",
+    )
+    assert published == str(paths.DATA / "published"), "what is published is read, never written"

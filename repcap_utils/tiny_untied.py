@@ -1,0 +1,228 @@
+"""A small language model with an untied head, trained here in minutes: no complete untied decoder can be had as a wheel.
+
+`python -m repcap_utils.tiny_untied` trains it on the source text of Python's standard library and stores its statistics in
+data/survey/; the weights stay in data/models/tiny-untied, which git ignores. Needs `transformers` and `tokenizers`.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import platform
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from repcap_utils import embeddings, paths, stores, unembedding
+from repcap_utils.errors import RepcapError
+
+NAME = "tiny-untied"
+RECIPE = "recipe.json"
+FACTS = paths.SURVEY / "tiny_untied.csv"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that the weights depend on, besides the versions of the libraries and the text.
+
+    Attributes:
+        rows: size of the vocabulary, V.
+        d_model: width of the model.
+        layers, heads, hidden: transformer blocks, heads of attention, width of the feed-forward part.
+        steps, batch, context: training steps, sequences a step, tokens a sequence.
+        rate: largest learning rate of AdamW; it rises over a tenth of the steps and falls as a cosine.
+        text_bytes: how much text to train on, at most.
+        seed: of the weights and of the order of the text.
+    """
+
+    rows: int = 4096
+    d_model: int = 192
+    layers: int = 2
+    heads: int = 4
+    hidden: int = 512
+    steps: int = 400
+    batch: int = 16
+    context: int = 128
+    rate: float = 2e-3
+    text_bytes: int = 6_000_000
+    seed: int = 0
+
+
+def corpus(limit: int) -> str:
+    """The .py files directly in Python's standard library, in the order of their names, up to `limit` bytes.
+
+    Raises:
+        RepcapError: there are none (a Python without its library's source).
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    parts, size = [], 0
+    for path in sorted(folder.glob("*.py")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        size += len(text.encode())
+        if size > limit:
+            break
+        parts.append(text)
+    if not parts:
+        raise RepcapError(
+            f"no source text of at most {limit} bytes in {folder}; use a Python that has its library as .py files"
+        )
+    return "\n".join(parts)
+
+
+def train(folder: Path, recipe: Recipe | None = None, progress: Callable[[str], None] | None = None) -> Path:
+    """Train the model and put weights, tokenizer and recipe into `folder`, which appears only when complete.
+
+    Args:
+        folder: where the model goes; one that is there is replaced.
+        recipe: None for the default.
+        progress: called with a line now and then.
+
+    Raises:
+        RepcapError: transformers or tokenizers is missing; the text is too short; the folder cannot be written.
+    """
+    recipe = recipe or Recipe()
+    transformers, tokenizers = _libraries()
+    with _refusing_os_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    text = corpus(recipe.text_bytes)
+    tokenizer = _tokenizer(tokenizers, text, recipe.rows)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    if len(ids) <= recipe.context + 1:
+        raise RepcapError(
+            f"the text has {len(ids)} tokens, too few for a context of {recipe.context}; raise text_bytes"
+        )
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+    try:
+        # Sums in another order give other weights: one thread makes the run repeatable.
+        torch.set_num_threads(1)
+        torch.manual_seed(recipe.seed)
+        model = _model(transformers, recipe)
+        losses = _fit(model, ids, recipe, progress)
+    finally:
+        torch.set_num_threads(threads)
+        torch.random.set_rng_state(state)
+    facts = {
+        **asdict(recipe),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens_in_text": len(ids),
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "first_loss": round(losses[0], 3),
+        "last_loss": round(sum(losses[-20:]) / len(losses[-20:]), 3),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokenizers": tokenizers.__version__,
+    }
+    _write(folder, model, tokenizer, facts)
+    return folder
+
+
+def _libraries():
+    try:
+        import tokenizers
+        import transformers
+    except ImportError as error:
+        raise RepcapError(f"{error.name} is not installed; run `pip install 'repcap[dev]'`") from error
+    return transformers, tokenizers
+
+
+def _tokenizer(tokenizers, text: str, rows: int):
+    """A byte-level BPE tokenizer with `rows` tokens, learned from the text."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=rows, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    if tokenizer.get_vocab_size() != rows:
+        raise RepcapError(
+            f"the text gives {tokenizer.get_vocab_size()} tokens, not {rows}; raise text_bytes or lower rows"
+        )
+    return tokenizer
+
+
+def _model(transformers, recipe: Recipe):
+    config = transformers.LlamaConfig(
+        vocab_size=recipe.rows,
+        hidden_size=recipe.d_model,
+        intermediate_size=recipe.hidden,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.heads,
+        max_position_embeddings=recipe.context,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def _fit(model, ids: torch.Tensor, recipe: Recipe, progress: Callable[[str], None] | None) -> list[float]:
+    """Next-token training; the loss of each step."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.1)
+    warm_up = max(1, recipe.steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser,
+        lambda step: min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / recipe.steps))),
+    )
+    generator = torch.Generator().manual_seed(recipe.seed)
+    offsets = torch.arange(recipe.context)
+    losses = []
+    model.train()
+    for step in range(recipe.steps):
+        starts = torch.randint(len(ids) - recipe.context, (recipe.batch,), generator=generator)
+        batch = ids[starts[:, None] + offsets]
+        loss = model(input_ids=batch, labels=batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        optimiser.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        if progress is not None and (step % 50 == 0 or step == recipe.steps - 1):
+            progress(f"step {step}: loss {losses[-1]:.3f}")
+    return losses
+
+
+def _write(folder: Path, model, tokenizer, facts: dict[str, object]) -> None:
+    with (
+        _refusing_os_errors(folder),
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary,
+    ):
+        made = Path(temporary) / folder.name
+        model.save_pretrained(made)
+        tokenizer.save(str(made / "tokenizer.json"))
+        (made / RECIPE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        made.replace(folder)
+
+
+@contextmanager
+def _refusing_os_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RepcapError(
+            f"cannot write {folder}: {error.strerror or error}; check the folder's permissions"
+        ) from error
+
+
+def main() -> None:
+    """Train the default model and store its statistics."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    folder = train(paths.models_dir() / NAME, progress=logging.info)
+    unembedding.measure(embeddings.load(folder))
+    facts = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+    stores.keep(FACTS, [{"name": NAME, "quantity": key, "value": str(value)} for key, value in facts.items()])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,824 @@
+"""The hub reader: the real client of huggingface_hub against a local server that speaks the hub's endpoints."""
+
+import errno
+import io
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hub_server import HubServer, Trouble, sharded, single
+from huggingface_hub import constants, hf_hub_url
+from huggingface_hub.utils import close_session
+from safetensors import safe_open
+
+from repcap_utils import embeddings, hub, paths
+from repcap_utils.errors import RepcapError
+
+REPO = "owner/name"
+NAME = "model.embed_tokens.weight"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+CHUNK = 1 << 15
+SLACK = 1 << 20
+FILE, API = "/resolve/", "/api/models/"
+
+
+def matrix(rows: int = 1000, d: int = 64, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, d, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def ballast(rows: int = 20000, d: int = 64) -> torch.Tensor:
+    """A tensor of 2.5 MB that no reading may fetch."""
+    return matrix(rows, d, seed=9)
+
+
+EMBEDDING = matrix()
+WEIGHTS = {"a.first": ballast(), NAME: EMBEDDING, "z.last": ballast()}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    with HubServer() as running:
+        point(monkeypatch, running.url, tmp_path / "home")
+        yield running
+    close_session()
+
+
+def point(monkeypatch, url: str, home: Path) -> None:
+    """Let huggingface_hub, which reads its environment when it is imported, talk to `url` and cache in `home`."""
+    for name, value in {
+        "ENDPOINT": url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_OFFLINE": False,
+        "HF_HOME": str(home),
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_ASSETS_CACHE": str(home / "assets"),
+        "HF_TOKEN_PATH": str(home / "token"),
+        "HF_STORED_TOKENS_PATH": str(home / "stored_tokens"),
+        "AGENT_HARNESSES_PATH": str(home / ".agents.json"),
+        "HF_HUB_DISABLE_XET": True,
+    }.items():
+        monkeypatch.setattr(constants, name, value, raising=False)  # versions differ in which they have
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(hub, "BACKOFF_S", 0.01)
+    close_session()
+    assert hf_hub_url(REPO, SINGLE).startswith(url), "a test must not reach the real hub"
+
+
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+    )
+
+
+def refused(call, *words: str) -> str:
+    with pytest.raises(RepcapError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+    return message
+
+
+# --- right bytes, and no others ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("cdn", [False, True])
+def test_one_tensor_of_a_single_file(server, dtype, cdn):
+    weight = matrix(dtype=dtype)
+    commit = server.add(REPO, {SINGLE: single(WEIGHTS | {NAME: weight}), "config.json": b'{"vocab_size": 1000}'})
+    server.cdn = cdn
+    container = hub.open_repo(REPO)
+    assert set(container.names()) == set(WEIGHTS)
+    assert container.entry(NAME) == ((1000, 64), str(dtype).removeprefix("torch."))
+    assert same(container.read(NAME), weight)
+    assert container.revision == commit
+    assert container.config == {"vocab_size": 1000}
+    assert container.total_bytes == len(server.repos[REPO].commits[commit][SINGLE])
+    size = weight.numel() * weight.element_size()
+    assert size <= container.traffic <= server.sent <= size + SLACK
+    assert server.sent < container.total_bytes / 2
+
+
+def test_only_the_needed_shard_is_touched(server):
+    files = sharded([{"a": ballast()}, {"b": ballast(), NAME: EMBEDDING}, {"c": ballast()}])
+    server.add(REPO, files)
+    container = hub.open_repo(REPO)
+    assert same(container.read(NAME), EMBEDDING)
+    assert container.file_of(NAME).name == "model-00002-of-00003.safetensors"
+    assert not server.asked("00001-of") and not server.asked("00003-of")
+    assert server.sent <= EMBEDDING.numel() * 2 + SLACK
+    assert container.total_bytes == sum(len(content) for name, content in files.items() if name != INDEX)
+
+
+def test_every_request_for_a_file_names_the_commit(server):
+    old = server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+    new = server.add(REPO, {SINGLE: single(WEIGHTS | {NAME: matrix(seed=1)})})
+    assert same(container.read(NAME), EMBEDDING)
+    assert all(f"/resolve/{old}/" in exchange.path for exchange in server.asked("/resolve/"))
+    assert same(hub.open_repo(REPO).read(NAME), matrix(seed=1))
+    assert hub.open_repo(REPO).revision == new
+    assert hub.open_repo(REPO, revision=old).revision == old
+    server.add(REPO, {SINGLE: single({NAME: matrix(seed=2)})}, branch="dev/x")
+    assert same(hub.open_repo(f"{REPO}@dev/x").read(NAME), matrix(seed=2))
+
+
+@pytest.mark.parametrize("length", [99_992, 99_999, 100_000, 100_001, 100_008, 131_072])
+def test_header_around_100_kb(server, length):
+    server.add(REPO, {SINGLE: single(WEIGHTS, pad_to=length)})
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+    assert server.sent <= EMBEDDING.numel() * 2 + SLACK
+
+
+@pytest.mark.parametrize("chunk", [8, 1000, EMBEDDING.numel() * 2, 1 << 22])
+def test_chunks_of_any_size(server, monkeypatch, chunk):
+    weight = matrix(50, 3)
+    monkeypatch.setattr(hub, "CHUNK_BYTES", chunk)
+    server.add(REPO, {SINGLE: single({"a": matrix(3, 3), NAME: weight})})
+    assert same(hub.open_repo(REPO).read(NAME), weight)
+
+
+@pytest.mark.parametrize("count", [1, 40, 1000, 2000])
+def test_first_rows_read_no_more(server, monkeypatch, count):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+    before = container.traffic
+    assert same(container.first_rows(NAME, count), EMBEDDING[:count])
+    assert container.traffic - before == min(count, 1000) * 64 * 2
+    assert container.is_cached(NAME) is (count >= 1000)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert same(hub.open_repo(REPO).first_rows(NAME, count), EMBEDDING[:count])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert same(container.read(NAME), EMBEDDING)
+
+
+def test_first_rows_of_float8_are_scaled(server):
+    weight, scale = matrix(300, 200, torch.float32).to(torch.float8_e4m3fn), torch.full((300,), 2.0)
+    server.add(REPO, {SINGLE: single({NAME: weight, f"{NAME}_scale": scale})})
+    assert torch.equal(hub.open_repo(REPO).first_rows(NAME, 5), 2 * weight[:5].float())
+
+
+def test_an_empty_tensor_and_a_number(server):
+    server.add(REPO, {SINGLE: single({"none": torch.zeros(0, 4), "one": torch.tensor(3.0)})})
+    container = hub.open_repo(REPO)
+    assert container.read("none").shape == (0, 4)
+    assert container.read("one") == 3.0
+
+
+def test_the_token_stays_with_the_hub(server):
+    Path(constants.HF_TOKEN_PATH).parent.mkdir(parents=True)
+    Path(constants.HF_TOKEN_PATH).write_text("hf_secret")
+    server.cdn = True
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+    assert {exchange.token for exchange in server.asked("/resolve/")} == {"hf_secret"}
+    assert server.asked("/cdn/") and {exchange.token for exchange in server.asked("/cdn/")} == {None}
+
+
+def test_a_renamed_repository(server):
+    server.add("new/home", sharded([{"a": ballast()}, {NAME: EMBEDDING}]))
+    server.renamed = {REPO: "new/home"}
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+
+
+def test_provenance_lies_beside_the_tensor(server):
+    commit = server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+    container.read(NAME)
+    assert container.path == Path(constants.HF_ASSETS_CACHE) / "repcap" / "owner--name" / commit
+    with safe_open(container.path / f"{NAME}.safetensors", framework="pt") as file:
+        assert list(file.keys()) == [NAME]
+        assert file.metadata()["commit"] == commit
+    record = json.loads((container.path / f"{NAME}.json").read_text())
+    assert record["repo_id"] == REPO and record["commit"] == commit and record["file"] == SINGLE
+    start, stop = record["bytes"]
+    assert server.repos[REPO].commits[commit][SINGLE][start:stop] == bytes(EMBEDDING.view(torch.uint8).numpy())
+    assert not list(container.path.glob("*.part*"))
+
+
+def test_load_takes_a_hub_id(server):
+    commit = server.add(REPO, sharded([{"a": ballast()}, {NAME: EMBEDDING}]))
+    embedding = embeddings.load(f"{REPO}@{commit}")
+    assert same(embedding.weight, EMBEDDING)
+    assert embedding.name == REPO
+    assert embedding.provenance["source"] == "hub"
+    assert embedding.provenance["revision"] == commit
+    assert EMBEDDING.numel() * 2 <= embedding.provenance["traffic"] <= server.sent <= EMBEDDING.numel() * 2 + SLACK
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_reading_needs_no_network(server):
+    commit = server.add(REPO, {SINGLE: single(WEIGHTS), "config.json": b"{}"})
+    assert hub.open_repo(REPO).config == {}
+    hub.open_repo(REPO).read(NAME)
+    server.log.clear()
+    assert same(hub.open_repo(REPO, revision=commit).read(NAME), EMBEDDING)
+    assert not server.log
+    container = hub.open_repo(REPO)
+    assert same(container.read(NAME), EMBEDDING)
+    assert container.traffic == 0
+    assert not server.asked("/resolve/") and len(server.asked("/api/models/")) == 1, "the branch is looked up, no more"
+
+
+@pytest.mark.parametrize("revision", [None, "main", "commit"])
+def test_offline_reads_the_cache(server, monkeypatch, revision):
+    commit = server.add(REPO, sharded([{"a": ballast()}, {NAME: EMBEDDING}]) | {"config.json": b'{"a": 1}'})
+    first = hub.open_repo(REPO)
+    first.read(NAME)
+    assert first.config == {"a": 1}
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    server.log.clear()
+    container = hub.open_repo(REPO, revision=commit if revision == "commit" else revision)
+    assert same(container.read(NAME), EMBEDDING)
+    assert container.config == {"a": 1}
+    assert not server.log
+    refused(lambda: container.read("a"), "HF_HUB_OFFLINE")
+
+
+@pytest.mark.parametrize("revision", [None, "main", "0" * 40])
+def test_offline_without_a_cache(server, monkeypatch, revision):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    refused(lambda: hub.open_repo(REPO, revision=revision), "HF_HUB_OFFLINE", "not in the cache")
+    assert not server.log
+
+
+def test_offline_the_newest_revision_counts(server, monkeypatch):
+    server.add(REPO, {SINGLE: single(WEIGHTS)}, branch="old")
+    newest = server.add(REPO, {SINGLE: single({NAME: matrix(seed=1)})}, branch="new")
+    for number, branch in enumerate(("old", "new")):
+        path = hub.open_repo(REPO, revision=branch)
+        path.read(NAME)
+        os.utime(path.path / "repository.json", (1e9 + number, 1e9 + number))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.open_repo(REPO).revision == newest
+    assert same(hub.open_repo(REPO, revision="old").read(NAME), EMBEDDING)
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+def test_a_damaged_copy_is_read_again(server, damage):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    path = hub.open_repo(REPO)
+    path.read(NAME)
+    copy = path.path / f"{NAME}.safetensors"
+    content = copy.read_bytes()
+    copy.write_bytes(content[:-1] if damage == "cut" else b"x" * len(content))
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+
+
+@pytest.mark.parametrize("record", ["repository.json", f"{SINGLE}.header.json"])
+def test_damaged_records_are_written_anew(server, record):
+    commit = server.add(REPO, {SINGLE: single(WEIGHTS)})
+    path = hub.open_repo(REPO).path / record
+    path.write_text('{"header": {"a"')
+    assert same(hub.open_repo(REPO, revision=commit).read(NAME), EMBEDDING)
+
+
+def test_two_readers_read_once(server):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    server.delay_s, server.slice_bytes = 0.002, 4096
+    read: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: read.append(hub.open_repo(REPO).read(NAME))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [same(weight, EMBEDDING) for weight in read] == [True] * 3
+    assert server.sent <= EMBEDDING.numel() * 2 + SLACK / 8
+
+
+def test_a_cache_that_cannot_be_written(server, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "file" / "assets"))
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    refused(lambda: hub.open_repo(REPO), "cannot write", "HF_HOME", "permissions")
+
+
+def test_the_hubs_own_cache_cannot_be_written(server, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
+    server.add(REPO, sharded([{NAME: EMBEDDING}]))
+    refused(lambda: hub.open_repo(REPO), "cannot write", "HF_HOME")
+
+
+def test_a_full_disk(server, monkeypatch):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hub.os, "fsync", full)
+        refused(lambda: container.read(NAME), "No space left", "HF_HOME")
+    assert not container.is_cached(NAME)
+    assert same(container.read(NAME), EMBEDDING)
+
+
+# --- interruptions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_cut_once_is_taken_up_again(server):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+    before = server.sent
+    server.troubles.append(Trouble(SINGLE, cut=CHUNK // 2, times=1))
+    assert same(container.read(NAME), EMBEDDING)
+    assert not server.troubles[0].times
+    assert server.sent - before <= EMBEDDING.numel() * 2 + CHUNK
+
+
+def test_a_line_that_breaks_for_good_resumes_later(server):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+    size, before = EMBEDDING.numel() * 2, container.traffic
+    server.troubles.append(Trouble(SINGLE, cut=6000))
+    refused(lambda: container.read(NAME), "cannot read", "try again", "HF_ENDPOINT")
+    first = container.traffic - before
+    assert first > CHUNK // 2
+    server.troubles.clear()
+    container = hub.open_repo(REPO)
+    assert same(container.read(NAME), EMBEDDING)
+    assert size - first <= container.traffic <= size - first + CHUNK
+
+
+def test_a_short_answer_is_completed(server):
+    content = single(WEIGHTS)
+    server.add(REPO, {SINGLE: content})
+    server.troubles.append(Trouble(FILE, 206, {"Content-Range": f"bytes 0-7/{len(content)}"}, content[:3], times=1))
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+
+
+BIG_CHUNK = 1 << 21
+KILLED = f"""
+import os
+from repcap_utils import hub
+hub.CHUNK_BYTES = {BIG_CHUNK}
+container = hub.open_repo("{REPO}")
+hub._Remote.count = lambda _remote, size: os.write(1, b"%d\\n" % size)
+container.read("{NAME}")
+"""
+
+
+def test_a_killed_reading_resumes(server, monkeypatch):
+    weight = matrix(1 << 17, 64)
+    size = weight.numel() * 2
+    server.add(REPO, {SINGLE: single(WEIGHTS | {NAME: weight})})
+    server.slice_bytes, server.delay_s = 1 << 15, 0.01
+    environment = os.environ | {
+        "HF_ENDPOINT": server.url,
+        "HF_HOME": constants.HF_HOME,
+        "HF_HUB_DISABLE_XET": "1",
+        "PYTHONPATH": str(paths.ROOT),
+    }
+    process = subprocess.Popen([sys.executable, "-c", KILLED], env=environment, stdout=subprocess.PIPE, text=True)
+    read = 0
+    while read < size // 2:
+        read += int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    read += sum(map(int, process.stdout))
+    process.stdout.close()
+    assert size // 2 <= read < size
+    server.delay_s = 0.0
+    monkeypatch.setattr(hub, "CHUNK_BYTES", BIG_CHUNK)
+    container = hub.open_repo(REPO)
+    assert same(container.read(NAME), weight)
+    assert size - read <= container.traffic <= size - read + BIG_CHUNK
+
+
+def test_a_part_of_another_plan_is_thrown_away(server, monkeypatch):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+    server.troubles.append(Trouble(SINGLE, cut=5000))
+    refused(lambda: container.read(NAME))
+    server.troubles.clear()
+    monkeypatch.setattr(hub, "CHUNK_BYTES", CHUNK // 2)
+    assert same(container.read(NAME), EMBEDDING)
+
+
+def test_a_torn_record_costs_only_its_last_piece(server, monkeypatch):
+    monkeypatch.setattr(hub, "WORKERS", 1)
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    container = hub.open_repo(REPO)
+    server.troubles.append(Trouble(SINGLE, cut=3000))
+    refused(lambda: container.read(NAME))
+    record = container.path / f"{NAME}.part.pieces"
+    pieces = record.read_text().split("\n")[1:-1]
+    assert pieces == [str(piece) for piece in range(len(pieces))]
+    record.write_text(record.read_text() + "1")
+    refused(lambda: container.read(NAME))
+    assert f"1{len(pieces)}" not in record.read_text().split("\n"), "the next piece was added to the torn line"
+    server.troubles.clear()
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+
+
+# --- servers that refuse or misbehave ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (Trouble(API, 401), ["login", "hf auth login"]),
+        (Trouble(FILE, 401), ["login", "hf auth login"]),
+        (Trouble(API, 401, {"X-Error-Code": "RepoNotFound"}), ["no such repository", "hf auth login"]),
+        (Trouble(FILE, 401, {"X-Error-Code": "GatedRepo"}), ["restricted", "hf auth login", "/owner/name"]),
+        (Trouble(FILE, 403, {"X-Error-Code": "GatedRepo"}), ["restricted (403)", "ask for it at", "/owner/name"]),
+        (Trouble(FILE, 403), ["restricted (403)", "/owner/name"]),
+        (Trouble(FILE, 404, {"X-Error-Code": "EntryNotFound"}), ["is not there", "model.safetensors"]),
+        (Trouble(API, 404), ["no such repository", "owner/name"]),
+        (Trouble(API, 410), ["no such repository"]),
+        (Trouble(FILE, 429), ["429", "some minutes"]),
+        (Trouble(FILE, 500), ["500", "HF_ENDPOINT", "try again"]),
+        (Trouble(API, 503), ["503", "HF_ENDPOINT"]),
+        (Trouble(API, 200, body=b"<html>a proxy"), ["not one of a hub", "HF_ENDPOINT"]),
+        (Trouble(API, 200, body=b'{"id": "owner/name"}'), ["names no commit", "HF_ENDPOINT"]),
+        (Trouble(FILE, 206, {"Content-Range": "bytes 5-12/100"}, b"12345678"), ["bytes 5-12/100", "HF_ENDPOINT"]),
+        (Trouble(FILE, 206, {}, b"12345678"), ["'none'", "HF_ENDPOINT"]),
+        (Trouble(FILE, 418), ["418"]),
+    ],
+)
+def test_refusals_are_one_line(server, trouble, words):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    server.troubles.append(trouble)
+    refused(lambda: hub.open_repo(REPO).read(NAME), REPO, *words)
+
+
+def test_a_gated_index(server):
+    server.add(REPO, sharded([{NAME: EMBEDDING}]))
+    server.troubles.append(Trouble(INDEX, 403, {"X-Error-Code": "GatedRepo"}))
+    refused(lambda: hub.open_repo(REPO), "restricted (403)", f"{server.url}/{REPO}")
+
+
+@pytest.mark.parametrize("revision", ["nosuch", "0" * 40])
+def test_no_such_revision(server, revision):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    refused(lambda: hub.open_repo(REPO, revision=revision), repr(revision))
+
+
+def test_no_such_repository(server):
+    refused(lambda: hub.open_repo(REPO), "no such repository", server.url)
+
+
+def test_no_server(server, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    refused(lambda: hub.open_repo(REPO), "HF_ENDPOINT is http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("where", [API, FILE, SINGLE])
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_one_failure_then_success(server, where, status):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    server.troubles.append(Trouble(where, status, times=1))
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+    assert not server.troubles[0].times
+
+
+@pytest.mark.parametrize(("asked", "waited"), [("7", 7.0), ("100000", 60.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.01)])
+def test_retry_after_is_honoured(server, monkeypatch, asked, waited):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    server.troubles.append(Trouble(FILE, 429, {"Retry-After": asked}, times=1))
+    pauses: list[float] = []
+    monkeypatch.setattr(hub.time, "sleep", pauses.append)
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+    assert pauses == [waited]
+
+
+def test_a_large_file_is_not_downloaded_from_a_server_without_ranges(server):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    server.ignores_ranges = True
+    container = hub.open_repo(REPO)
+    refused(lambda: container.read(NAME), "ignores byte ranges", "HF_ENDPOINT")
+    refused(lambda: container.first_rows(NAME, 10), "ignores byte ranges", "HF_ENDPOINT")
+    assert container.traffic <= SLACK
+
+
+def test_a_small_file_is_read_from_a_server_without_ranges(server):
+    server.add(REPO, {SINGLE: single({"a": matrix(10, 10), NAME: EMBEDDING, "z": matrix(10, 10)})})
+    server.ignores_ranges = True
+    container = hub.open_repo(REPO)
+    assert same(container.first_rows(NAME, 10), EMBEDDING[:10])
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+    assert container.traffic <= EMBEDDING.numel() * 2 + SLACK
+    server.add("owner/cut", {SINGLE: single({NAME: EMBEDDING})})
+    hub.open_repo("owner/cut")
+    server.troubles.append(Trouble("owner/cut.*safetensors", cut=50_000, times=5))
+    assert same(hub.open_repo("owner/cut").read(NAME), EMBEDDING)
+
+
+# --- damaged repositories ---------------------------------------------------------------------------------------------
+
+
+def with_length(length: int) -> bytes:
+    return struct.pack("<Q", length) + b"{}" * 500
+
+
+def with_header(header: object) -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(64)
+
+
+ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (with_length(0), ["0 bytes"]),
+        (with_length(2**63), ["9223372036854775808 bytes"]),
+        (with_length(1001), ["1001 bytes of 1008"]),
+        (with_length(1000), ["not JSON"]),
+        (b"", ["(0 bytes)"]),
+        (b"short", ["(5 bytes)"]),
+        (b"<!DOCTYPE html><html>" + b" " * 100, ["an HTML page"]),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", ["a git-lfs pointer"]),
+        (with_header([1, 2]), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": "two"}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"data_offsets": [16, 0]}}), ["not one of safetensors"]),
+        (with_header({NAME: {"dtype": "F32"}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": [2, 3]}}), ["do not fit", NAME]),
+        (with_header({NAME: ENTRY | {"shape": [25, 4], "data_offsets": [0, 400]}}), ["do not fit", NAME]),
+    ],
+)
+def test_damaged_files_are_refused(server, content, words):
+    server.add(REPO, {SINGLE: content})
+    refused(lambda: hub.open_repo(REPO), REPO, SINGLE, *words)
+
+
+def test_a_header_larger_than_any_is_not_read(server, monkeypatch):
+    monkeypatch.setattr(hub, "MAX_HEADER_BYTES", 1000)
+    server.add(REPO, {SINGLE: single(WEIGHTS, pad_to=1001)})
+    refused(lambda: hub.open_repo(REPO), "its header would be 1001 bytes")
+
+
+def test_the_index_names_a_missing_shard(server):
+    files = sharded([{"a": ballast()}, {NAME: EMBEDDING}])
+    del files["model-00002-of-00002.safetensors"]
+    server.add(REPO, files)
+    container = hub.open_repo(REPO)
+    refused(lambda: container.read(NAME), "model-00002-of-00002.safetensors", "lacks")
+    assert container.total_bytes is None
+
+
+def test_the_index_names_a_tensor_that_its_shard_lacks(server):
+    files = sharded([{"a": ballast()}, {NAME: EMBEDDING}])
+    files[INDEX] = files[INDEX].replace(b"00002-of-00002", b"00001-of-00002")
+    server.add(REPO, files)
+    refused(lambda: hub.open_repo(REPO).read(NAME), "though the index says so", "model-00001-of-00002")
+
+
+@pytest.mark.parametrize("index", [b"<html>", b"[]", b"{}", b'{"weight_map": 3}'])
+def test_a_damaged_index(server, index):
+    server.add(REPO, {INDEX: index})
+    refused(lambda: hub.open_repo(REPO), INDEX)
+
+
+def test_no_such_tensor_lists_candidates(server):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    refused(lambda: hub.open_repo(REPO).read("nosuch"), "'nosuch'", NAME, "--tensor")
+
+
+def test_integers_are_refused(server):
+    server.add(REPO, {SINGLE: single({"a": torch.zeros(4, 4, dtype=torch.int32)})})
+    refused(lambda: hub.open_repo(REPO).read("a"), "I32", "bfloat16")
+
+
+def test_no_weights(server):
+    server.add(REPO, {"README.md": b"#", "x.gguf": b"GGUF"})
+    refused(lambda: hub.open_repo(REPO), "no weights", "hf download")
+
+
+def test_a_lone_file_of_another_name(server):
+    server.add(REPO, {"consolidated.safetensors": single(WEIGHTS), "sub/other.safetensors": b""})
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+
+
+# --- float8 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    ("suffix", "shape"),
+    [
+        ("_scale_inv", (3, 2)),
+        ("_scale", ()),
+        ("_scale", (1,)),
+        ("_scale", (300,)),
+        ("_scale", (300, 1)),
+        ("_scale", (150, 4)),
+    ],
+)
+def test_float8_is_scaled(server, dtype, suffix, shape):
+    weight = matrix(300, 200, torch.float32).to(dtype)
+    scale = torch.rand(shape, generator=torch.Generator().manual_seed(1)) + 0.5
+    server.add(REPO, sharded([{NAME: weight}, {NAME + suffix: scale}]))
+    container = hub.open_repo(REPO)
+    value = container.read(NAME)
+    sides = {(3, 2): (128, 128), (150, 4): (2, 50), (300,): (1, 200), (300, 1): (1, 200)}.get(shape, (300, 200))
+    grid = scale.reshape(scale.shape[0], -1) if scale.ndim else scale.reshape(1, 1)
+    expected = torch.stack([weight[i].float() * grid[i // sides[0], torch.arange(200) // sides[1]] for i in range(300)])
+    assert value.dtype == torch.float32
+    assert torch.equal(value, expected)
+    assert (
+        container.entry(NAME).storage == {torch.float8_e4m3fn: "float8_e4m3", torch.float8_e5m2: "float8_e5m2"}[dtype]
+    )
+    assert container.byte_count(NAME) == weight.numel() + 4 * scale.numel()
+
+
+def test_float8_without_a_scale_is_cast(server):
+    weight = matrix(30, 20, torch.float32).to(torch.float8_e4m3fn)
+    server.add(REPO, {SINGLE: single({NAME: weight})})
+    assert torch.equal(hub.open_repo(REPO).read(NAME), weight.float())
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (400, 1), (2, 2, 2), (301,)])
+def test_a_scale_that_does_not_fit(server, shape):
+    server.add(
+        REPO,
+        {
+            SINGLE: single(
+                {NAME: matrix(300, 200, torch.float32).to(torch.float8_e4m3fn), f"{NAME}_scale": torch.ones(shape)}
+            )
+        },
+    )
+    refused(lambda: hub.open_repo(REPO).read(NAME), NAME, f"scale of shape {shape}")
+
+
+# --- pickled weights --------------------------------------------------------------------------------------------------
+
+
+def pickled(content: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def pickled_shards() -> dict[str, bytes]:
+    names = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"]
+    weight_map = {"a": names[0], NAME: names[1]}
+    return {
+        names[0]: pickled({"a": ballast()}),
+        names[1]: pickled({NAME: EMBEDDING}),
+        "pytorch_model.bin.index.json": json.dumps({"weight_map": weight_map}).encode(),
+    }
+
+
+@pytest.mark.parametrize("files", [{"pytorch_model.bin": pickled({NAME: EMBEDDING})}, pickled_shards()])
+def test_pickled_weights_are_refused_unless_allowed(server, files):
+    server.add(REPO, files)
+    refused(lambda: hub.open_repo(REPO), "pickled weights only", "--allow-download")
+    assert not server.asked(FILE)
+    container = hub.open_repo(REPO, allow_download=True)
+    assert container.format == "pytorch"
+    assert same(container.read(NAME), EMBEDDING)
+    assert container.entry(NAME) == ((1000, 64), "bfloat16")
+    assert not server.asked("00001-of")
+    assert container.traffic == server.sent - sum(exchange.sent for exchange in server.asked("/api/"))
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+def test_a_pickle_that_runs_code_is_refused(server):
+    server.add(REPO, {"pytorch_model.bin": pickled({NAME: Bomb()})})
+    refused(lambda: hub.open_repo(REPO, allow_download=True).read(NAME), "pytorch_model.bin")
+
+
+def test_safetensors_are_preferred(server):
+    server.add(REPO, {SINGLE: single({NAME: EMBEDDING}), "pytorch_model.bin": pickled({NAME: matrix(seed=3)})})
+    assert same(hub.open_repo(REPO, allow_download=True).read(NAME), EMBEDDING)
+
+
+# --- vocabulary -------------------------------------------------------------------------------------------------------
+
+
+VOCABULARY = json.dumps({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<s>"}]}).encode()
+
+
+def test_tokens(server):
+    server.add(REPO, {SINGLE: single(WEIGHTS), "tokenizer.json": VOCABULARY, "vocab.json": b"{}"})
+    container = hub.open_repo(REPO)
+    before = container.traffic
+    assert not server.asked("tokenizer.json"), "only when asked for"
+    assert container.tokens() == {0: "a", 1: "b", 2: "<s>"}
+    assert container.tokenizer_traffic == len(VOCABULARY)
+    assert container.traffic == before
+
+
+def test_no_tokens(server, monkeypatch):
+    server.add(REPO, {SINGLE: single(WEIGHTS)})
+    assert hub.open_repo(REPO).tokens() is None
+    server.add("owner/other", {SINGLE: single(WEIGHTS), "tokenizer.json": VOCABULARY})
+    hub.open_repo("owner/other")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.open_repo("owner/other").tokens() is None
+
+
+# --- ids and the pre-flight -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Qwen/Qwen2.5-0.5B", True),
+        ("Qwen/Qwen2.5-0.5B@main", True),
+        ("openai-community/gpt2@607a30d783dfa663caf39e06633721c8d4cfcd7e", True),
+        ("gpt2", False),
+        ("a/b/c", False),
+        ("/a/b", False),
+        ("./b", False),
+        ("~/b", False),
+        ("folder/model.gguf", False),
+        ("folder/model.safetensors", False),
+        ("a b/c", False),
+        ("a/b\0", False),
+        ("a/" + "b" * 5000, False),
+        ("", False),
+        ("@main", False),
+    ],
+)
+def test_is_repo_id(text, expected):
+    assert hub.is_repo_id(text) is expected
+
+
+def test_a_path_is_no_repo_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert hub.is_repo_id("data/model")
+    (tmp_path / "data" / "model").mkdir(parents=True)
+    assert not hub.is_repo_id("data/model")
+
+
+def test_two_revisions_are_refused(server):
+    refused(lambda: hub.open_repo(f"{REPO}@a", revision="b"), "'a'", "'b'")
+    refused(lambda: hub.open_repo("gpt2"), "owner/name")
+
+
+def test_preflight_of_a_model(server):
+    files = sharded([{"a": ballast()}, {NAME: EMBEDDING}])
+    commit = server.add(REPO, files)
+    plan = hub.preflight(REPO, ["nosuch", NAME, "a"])
+    total = sum(len(content) for name, content in files.items() if name != INDEX)
+    assert plan == hub.Preflight(
+        REPO, commit, "reachable", NAME, (1000, 64), "bfloat16", EMBEDDING.numel() * 2, False, total, ""
+    )
+    assert server.sent < SLACK / 8, "index and header only"
+    hub.open_repo(REPO).read(NAME)
+    assert hub.preflight(REPO, [NAME]).cached
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status"),
+    [
+        (Trouble(FILE, 403, {"X-Error-Code": "GatedRepo"}), "gated"),
+        (Trouble(FILE, 401, {"X-Error-Code": "GatedRepo"}), "gated"),
+        (Trouble(API, 401), "gated"),
+        (Trouble(API, 404, {"X-Error-Code": "RepoNotFound"}), "absent"),
+        (Trouble(API, 401, {"X-Error-Code": "RepoNotFound"}), "absent"),
+        (Trouble(API, 503), "unreachable"),
+        (Trouble(FILE, 500), "unreachable"),
+    ],
+)
+@pytest.mark.parametrize("files", [{SINGLE: single(WEIGHTS)}, sharded([{"a": ballast()}, {NAME: EMBEDDING}])])
+def test_preflight_of_a_refusal(server, monkeypatch, trouble, status, files):
+    monkeypatch.setattr(hub.time, "sleep", lambda _seconds: None)
+    server.add(REPO, files)
+    server.troubles.append(Trouble(**vars(trouble)))
+    plan = hub.preflight(REPO, [NAME])
+    assert plan.status == status
+    assert plan.reason and "\n" not in plan.reason
+    assert plan.bytes_to_read is None
+
+
+def test_preflight_of_what_cannot_be_read(server):
+    server.add("owner/pickled", pickled_shards())
+    plan = hub.preflight("owner/pickled", [NAME])
+    assert plan.status == "pickled only"
+    assert plan.total_bytes == sum(len(content) for name, content in pickled_shards().items() if name.endswith(".bin"))
+    assert "--allow-download" in plan.reason
+    server.add("owner/empty", {"README.md": b""})
+    assert hub.preflight("owner/empty", [NAME]).status == "absent"
+    server.add("owner/damaged", {SINGLE: with_length(0)})
+    plan = hub.preflight("owner/damaged", [NAME])
+    assert (plan.status, plan.bytes_to_read) == ("reachable", None)
+    assert "not an intact safetensors file" in plan.reason
+    server.add("owner/strange", {SINGLE: single({"x": EMBEDDING})})
+    plan = hub.preflight("owner/strange", [NAME])
+    assert (plan.status, plan.tensor) == ("reachable", None)
+    assert "no tensor" in plan.reason

@@ -1,0 +1,37 @@
+import pytest
+
+from repcap_utils import stores
+from repcap_utils.errors import RepcapError
+
+
+def test_a_models_rows_take_the_place_of_its_earlier_ones(tmp_path):
+    store = tmp_path / "new" / "store.csv"
+    assert stores.read(store).empty
+    stores.keep(store, [{"name": "b", "x": 1}, {"name": "b", "x": 2}, {"name": "b", "x": 0}])
+    stores.keep(store, [{"name": "a", "x": 5}])
+    stores.keep(store, [{"name": "b", "x": 4}, {"name": "b", "x": 3}])
+    assert stores.read(store).to_numpy().tolist() == [["a", 5], ["b", 4], ["b", 3]]
+
+
+def test_an_unchanged_store_is_not_written(tmp_path):
+    store = tmp_path / "store.csv"
+    stores.keep(store, [{"name": "a", "x": 0.25}])
+    stamp = store.stat().st_mtime_ns
+    stores.keep(store, [{"name": "a", "x": 0.25 + 1e-9}])
+    assert store.stat().st_mtime_ns == stamp
+    assert store.read_text() == "name,x\na,0.250000\n"
+
+
+@pytest.mark.parametrize("token", ["null", "nan", "None", "NA", "", '"', ",", "1", "␣猫"])
+def test_tokens_come_back_as_they_were(tmp_path, token):
+    store = tmp_path / "store.csv"
+    stores.keep(store, [{"name": "a", "token": token, "x": 1}, {"name": "a", "token": "the", "x": 2}])
+    assert stores.read(store)["token"].tolist() == [token, "the"]
+    assert stores.read(store)["x"].tolist() == [1, 2]
+
+
+def test_a_damaged_store_is_one_line(tmp_path):
+    store = tmp_path / "store.csv"
+    store.write_bytes(b"")
+    with pytest.raises(RepcapError, match="not readable as CSV"):
+        stores.keep(store, [{"name": "a", "x": 1}])

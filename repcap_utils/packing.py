@@ -392,16 +392,17 @@ class _Engine:
         """
         kernel = tiles(vectors.device).gram_power_tile
         product = torch.zeros_like(vectors)
-        largest, totals = [], []
-        for i, j in _upper_tiles(len(vectors), self.tile):
+        corners = list(_upper_tiles(len(vectors), self.tile))
+        # filled in place: small tensors kept between the buffers of the tiles would fragment the heap by gigabytes
+        largest, totals = vectors.new_empty(2, len(corners))
+        for number, (i, j) in enumerate(corners):
             a, b = vectors[i : i + self.tile], vectors[j : j + self.tile]
-            weights, peak, total = kernel(a, b, power, scale, diagonal=i == j, precision=self.precision)
+            weights, largest[number], total = kernel(a, b, power, scale, diagonal=i == j, precision=self.precision)
             product[i : i + self.tile].addmm_(weights, b)
             if i != j:
                 product[j : j + self.tile].addmm_(weights.T, a)
-            largest.append(peak)
-            totals.append(total if i != j else total / 2)  # a diagonal tile holds each of its pairs twice
-        return product, float(torch.stack(largest).max()), float(torch.stack(totals).sum())
+            totals[number] = total if i != j else total / 2  # a diagonal tile holds each of its pairs twice
+        return product, float(largest.max()), float(totals.sum(dtype=torch.float64))
 
 
 def _upper_tiles(k: int, tile: int) -> Iterator[tuple[int, int]]:

@@ -38,6 +38,7 @@ LEAST_LAST_EXPONENT = 50
 POWER_ERROR = 1e-3  # the largest relative error of a power that the working precision may bring
 LARGEST_STEP = 0.2
 LARGEST_EXCESS = 40.0  # natural logarithm: e^40 squared is still a float32
+LEAP, SHRINKAGE, LEAST_BETWEEN_SHRINKS = 1.1, 0.7, 3
 WARM_ENTRY = 0.9  # earlier, large steps and a low exponent undo what the start has reached
 ADAM_BETAS = (0.85, 0.95)
 ADAM_EPS = 1e-8  # rows far from the worst pairs have almost no gradient, and should almost not move
@@ -136,8 +137,9 @@ def optimise(
     Adam on the product of spheres minimises the p-norm of the off-diagonal Gram entries divided by their current maximum,
     so that no power over- or underflows harmfully. The exponent p rises geometrically from 8 to 1.5 a step (at least 50, at
     most what the precision bears) while the step size decays as a cosine. The Gram matrix exists only as tiles of its upper
-    half. The best iterate is kept. A run whose best has not fallen for a tenth of the steps has stalled: it skips half of the
-    schedule that is left, and so ends early. For k <= d the answer is an orthonormal set.
+    half. The best iterate is kept. A run that leaps more than a tenth above its best takes smaller steps from then on. A run
+    whose best has not fallen for a tenth of the steps has stalled: it skips half of the schedule that is left, and so ends
+    early. For k <= d the answer is an orthonormal set.
 
     Args:
         k: number of vectors, at least 2.
@@ -275,7 +277,8 @@ class _Schedule:
         self.ratio = last_exponent / FIRST_EXPONENT
         self.pace = (1 - entry) / steps
         self.patience = max(LEAST_PATIENCE, steps // 10)
-        self.position, self.since_best, self.best = entry, 0, math.inf
+        self.position, self.best = entry, math.inf
+        self.since_best = self.since_shrunk = 0
 
     @property
     def exponent(self) -> int:
@@ -292,13 +295,17 @@ class _Schedule:
         return self.position > 1 - self.pace / 2
 
     def advance(self, coherence: float, noticeable: float) -> None:
-        """One step on; a run whose best has not fallen for a while has stalled and skips half of what is left."""
+        """One step on. A run that leaps above its best shrinks its steps; one that has stalled skips half of what is left."""
         self.position += self.pace
         self.since_best += 1
+        self.since_shrunk += 1
         if coherence < self.best * (1 - noticeable):
             self.best, self.since_best = coherence, 0
         elif self.since_best >= self.patience:
             self.position, self.since_best = (1 + self.position) / 2, 0
+        if coherence > LEAP * self.best and self.since_shrunk >= LEAST_BETWEEN_SHRINKS:
+            self.largest_step *= SHRINKAGE
+            self.since_shrunk = 0
 
 
 class _Adam:
@@ -392,16 +399,17 @@ class _Engine:
         """
         kernel = tiles(vectors.device).gram_power_tile
         product = torch.zeros_like(vectors)
-        largest, totals = [], []
-        for i, j in _upper_tiles(len(vectors), self.tile):
+        corners = list(_upper_tiles(len(vectors), self.tile))
+        # filled in place: small tensors kept between the buffers of the tiles would fragment the heap by gigabytes
+        largest, totals = vectors.new_empty(2, len(corners))
+        for number, (i, j) in enumerate(corners):
             a, b = vectors[i : i + self.tile], vectors[j : j + self.tile]
-            weights, peak, total = kernel(a, b, power, scale, diagonal=i == j, precision=self.precision)
+            weights, largest[number], total = kernel(a, b, power, scale, diagonal=i == j, precision=self.precision)
             product[i : i + self.tile].addmm_(weights, b)
             if i != j:
                 product[j : j + self.tile].addmm_(weights.T, a)
-            largest.append(peak)
-            totals.append(total if i != j else total / 2)  # a diagonal tile holds each of its pairs twice
-        return product, float(torch.stack(largest).max()), float(torch.stack(totals).sum())
+            totals[number] = total if i != j else total / 2  # a diagonal tile holds each of its pairs twice
+        return product, float(largest.max()), float(totals.sum(dtype=torch.float64))
 
 
 def _upper_tiles(k: int, tile: int) -> Iterator[tuple[int, int]]:

@@ -159,6 +159,19 @@ def test_a_stalled_run_ends_early():
     assert len(packing.optimise(500, 40, steps=100).history) == 101
 
 
+def test_a_run_that_leaps_takes_smaller_steps():
+    # k / d = 3, where the first step size makes a nearly tight frame oscillate at twice the coherence that it can reach
+    assert packing.optimise(1200, 400, steps=60).coherence < 0.052
+    schedule = packing._Schedule(1200, 400, 60, 0.0, 90)
+    before = schedule.step_size
+    for coherence in (0.2, 0.1, 0.105, 0.109, 0.2, 0.2, 0.2):
+        schedule.advance(coherence, 1e-6)
+    assert schedule.largest_step == pytest.approx(
+        packing.SHRINKAGE * packing._Schedule(1200, 400, 60, 0.0, 90).largest_step
+    )
+    assert schedule.step_size < before * packing.SHRINKAGE
+
+
 def test_restarts_take_the_best_seed():
     alone = [packing.optimise(40, 6, seed=seed, steps=60).coherence for seed in (5, 6, 7)]
     together = packing.optimise(40, 6, seed=5, steps=60, restarts=3)

@@ -28,8 +28,8 @@ EXECUTED := $(NOTEBOOKS:%=$(OUT)/%.ipynb)
 REPORT := $(OUT)/00_report.ipynb
 PROFILE_FILE := $(if $(filter %.yaml %.yml,$(PROFILE)),$(PROFILE),notebooks/profiles/$(PROFILE).yaml)
 SOURCES := $(wildcard repcap_utils/*.py repcap_utils/*.mplstyle repcap_utils/kernels/*.py)
-INPUTS := data/models.yaml data/published/models.csv data/published/claims.csv data/survey/histograms.csv \
-  data/survey/isotropy.csv $(wildcard data/sweeps/*.csv)
+INPUTS := data/models.yaml data/published/models.csv data/published/claims.csv \
+  $(filter-out data/survey/epsilon.csv,$(wildcard data/survey/*.csv)) $(wildcard data/sweeps/*.csv)
 
 .PHONY: FORCE help all test bench models sweep survey model reference site lab refresh lock clean env
 
@@ -59,8 +59,8 @@ reference: $(READY) ## fetch the paper's two published sweeps, verified by sha25
 sweep: $(READY) ## compute missing cells of data/sweeps (resumable; cells by PROFILE; on dask workers if DASK_SCHEDULER_ADDRESS is set)
 	repcap sweep --profile $(if $(filter paper,$(PROFILE)),paper,cpu)
 
-survey: $(READY) build/models.stamp ## measure the default models: epsilon, histograms, common directions
-	repcap survey
+survey: $(READY) build/models.stamp ## measure the default models, with HUB=1 the paper's 45 from the hub too (resumable; on dask workers if DASK_SCHEDULER_ADDRESS is set)
+	repcap survey $(if $(HUB),--hub)
 
 # Such a run writes below build/model, in a copy of the stores: the study's own rows, records and figures stay as they are.
 model: | $(READY) ## report on a model of your own in build/model: MODEL=name, path or hub id (owner/name)

@@ -390,12 +390,91 @@ def sweep(
 
 
 @app.command()
-def survey() -> None:
-    """Measure the default models into data/survey: epsilon, histograms of all cosines, common directions."""
+def survey(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Default models, models of the paper's table, hub ids, or parts of such names, like llama.",
+            show_default="the default models",
+        ),
+    ] = None,
+    hub: Annotated[bool, typer.Option("--hub", help="Also the paper's 45 models, read from the hub.")] = False,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Only say what each model would take, all of them by default.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also measure what is stored at the same revision.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that measure, each one model at a time.")] = 1,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DASK_SCHEDULER_ADDRESS",
+            help="Measure on dask workers: local starts one for each core; or a scheduler's address, tcp://host:port.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure models into data/survey: epsilon, histograms of all cosines, common directions. Safe to interrupt."""
     from repcap_utils import survey
 
-    for line in survey.run():
-        print(line)
+    checks = []
+    if not as_json:
+        print(_CHECK.format("model", "status", "to read", "of", "").rstrip())
+    for check in survey.preflight(survey.targets(names or (), hub=hub or preflight)):
+        checks.append(check)
+        if not as_json:
+            print(_check_line(check), flush=True)
+    facts = {"preflight": [_check_facts(check) for check in checks]}
+    if not preflight:
+        outcomes = []
+        for outcome in survey.run(checks, again=again, workers=workers, scheduler=scheduler):
+            outcomes.append(outcome)
+            if not as_json:
+                print(_outcome_line(outcome), flush=True)
+        facts |= _survey_facts(outcomes)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    elif not preflight:
+        missing = facts["missing"]
+        listed = f"; missing {len(missing)}: {', '.join(missing)}" if missing else ""
+        print(f"{survey.EPSILON}: {len(outcomes) - len(missing)} of {len(outcomes)} models{listed}")
+        if not (hub or names):
+            print("The paper's 45 models are read from the hub: --hub; --preflight says what that takes.")
+
+
+_CHECK = "{:<46} {:<12} {:>9} {:>9}  {}"
+
+
+def _check_line(check) -> str:
+    sizes = (_bytes(check.bytes_to_read), _bytes(check.bytes_total))
+    return _CHECK.format(check.target.name, check.status, *sizes, check.reason).rstrip()
+
+
+def _bytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _check_facts(check) -> dict:
+    from dataclasses import asdict
+
+    facts = asdict(check)
+    target = facts.pop("target")
+    return {name: target[name] for name in ("name", "title", "hub_id")} | facts
+
+
+def _outcome_line(outcome) -> str:
+    if outcome.status == "skipped":
+        return f"{outcome.name}: SKIPPED: {outcome.reason}"
+    stored = ", stored before; --again measures it anew" if outcome.status == "stored" else ""
+    return f"{outcome.name}: epsilon {outcome.epsilon:.5f}{stored}"
+
+
+def _survey_facts(outcomes: list) -> dict:
+    from dataclasses import asdict
+
+    return {
+        "models": [asdict(outcome) for outcome in outcomes],
+        "missing": [outcome.name for outcome in outcomes if outcome.epsilon is None],
+    }
 
 
 @app.command()

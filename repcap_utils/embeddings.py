@@ -183,10 +183,12 @@ def load(
 
 def is_remote(source: str | Path) -> bool:
     """Whether `load` would ask the hub for `source`: it is no registered name, no path here, and reads as a hub id."""
+    text = str(source)
+    if "/" not in text or text in models.registry() or _existing(text) is not None:
+        return False
     from repcap_utils import hub  # loaded late: it takes a second, and only a hub id needs it
 
-    text = str(source)
-    return "/" in text and text not in models.registry() and _existing(text) is None and hub.is_repo_id(text)
+    return hub.is_repo_id(text)
 
 
 # --- from a source to a file ------------------------------------------------------------------------------------------

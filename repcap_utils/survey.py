@@ -1,10 +1,21 @@
-"""Measured models as data: epsilon, the histogram of all cosines, and what common directions contribute."""
+"""Measured models as data: epsilon, the histogram of all cosines, and what common directions contribute.
 
-from collections.abc import Iterator, Sequence
+A survey first asks what each model would take (`preflight`), then measures those that can be had (`run`), here, in
+processes of its own or on dask workers; this process alone writes the stores.
+"""
+
+import multiprocessing
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity, tables
 from repcap_utils.errors import RepcapError
@@ -17,9 +28,13 @@ BINS, RANGE = 200, (-1.0, 1.0)
 COMPONENTS = (0, 1, 4, 16)
 
 _KEYS = {EPSILON: ["name"], HISTOGRAMS: ["name", "bin"], ISOTROPY: ["name", "centred", "components"]}
+# columns that only models from the hub fill: without a type, empty ones would make floats of the others
+_HUB_TYPES = {"hub_id": str, "revision": str, "bytes_read": "Int64", "bytes_total": "Int64"}
+
+Row = dict[str, object]
 
 
-def measure(embedding: embeddings.Embedding) -> dict[str, object]:
+def measure(embedding: embeddings.Embedding) -> Row:
     """One row of epsilon.csv: what the embedding is and the exact moments of its pairwise cosines (arXiv 2606.02765, sec. 2)."""
     moments = similarity.cosine_moments(embedding.weight)
     return {
@@ -38,6 +53,10 @@ def measure(embedding: embeddings.Embedding) -> dict[str, object]:
         "zero_rows": moments.zero_rows,
         "duplicate_rows": moments.duplicate_rows,
         "version": __version__,
+        "hub_id": embedding.provenance.get("repo"),
+        "revision": embedding.provenance.get("revision"),
+        "bytes_read": embedding.provenance.get("traffic"),
+        "bytes_total": embedding.provenance.get("total_bytes"),
     }
 
 
@@ -49,16 +68,17 @@ def read(store: Path = EPSILON) -> pd.DataFrame:
     """
     if not store.is_file():
         raise RepcapError(f"no {store}: restore it from git, or run `make survey`")
-    return tables.read(store)
+    return tables.read(store, types=_HUB_TYPES if store == EPSILON else None)
 
 
-def keep(store: Path, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
+def keep(store: Path, rows: Sequence[Row]) -> pd.DataFrame:
     """Put rows into a store in place of those with the same key, atomically; return all of it.
 
     Floats are stored to eight decimals: further digits differ between processors.
     """
     key = _KEYS[store]
     table = pd.DataFrame(rows)
+    table = table.astype({name: kind for name, kind in _HUB_TYPES.items() if name in table and kind is not str})
     with paths.locked(store):
         if store.is_file():
             old = read(store)
@@ -69,7 +89,7 @@ def keep(store: Path, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
     return table
 
 
-def histogram_rows(embedding: embeddings.Embedding) -> list[dict[str, object]]:
+def histogram_rows(embedding: embeddings.Embedding) -> list[Row]:
     """Rows of histograms.csv: counts of all V(V-1)/2 cosines in 200 bins over [-1, 1], those that are not zero."""
     counts = similarity.cosine_histogram(embedding.weight, BINS, RANGE).counts
     return [{"name": embedding.name, "bin": int(i), "count": int(counts[i])} for i in np.flatnonzero(counts)]
@@ -80,7 +100,7 @@ def edges() -> np.ndarray:
     return np.linspace(*RANGE, BINS + 1)
 
 
-def isotropy_rows(embedding: embeddings.Embedding) -> list[dict[str, object]]:
+def isotropy_rows(embedding: embeddings.Embedding) -> list[Row]:
     """Rows of isotropy.csv: the moments as they are, after centring, and after removing principal components too."""
     return [
         {
@@ -95,15 +115,287 @@ def isotropy_rows(embedding: embeddings.Embedding) -> list[dict[str, object]]:
     ]
 
 
-def run() -> Iterator[str]:
-    """Measure every default model that is here into all three stores; yield a line for each as it finishes."""
-    for name, model in models.registry().items():
-        if not model.is_present:
-            yield f"{name}: SKIPPED: its weights are not here; run `repcap models fetch {name}`"
-            continue
-        embedding = embeddings.load(name, tokens=False)
-        row = measure(embedding)
-        keep(EPSILON, [row])
-        keep(ISOTROPY, isotropy_rows(embedding))
-        keep(HISTOGRAMS, histogram_rows(embedding))
-        yield f"{name}: epsilon {row['epsilon']:.5f}"
+# --- the survey -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model that a survey is asked for; `revision` is None for the default branch, and for the default models."""
+
+    name: str
+    title: str
+    hub_id: str
+    revision: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is read from the files of the registry; otherwise from the hub."""
+        return self.name in models.registry()
+
+
+@dataclass(frozen=True)
+class Check:
+    """What measuring a model would take.
+
+    Attributes:
+        status: "here" (a default model's files), "cached", "reachable", "gated", "absent", "unreachable", "pickled only".
+        revision: the hub's commit, or the sha256 of a default model's file; None where unknown.
+        bytes_to_read: from the network; None where unknown.
+        bytes_total: all weights of the repository; None where unknown and for the default models.
+        reason: one line where something is wrong, or "".
+    """
+
+    target: Target
+    status: str
+    revision: str | None = None
+    bytes_to_read: int | None = None
+    bytes_total: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a model: "measured", "stored" (before, at the same revision) or "skipped", with its reason.
+
+    `epsilon` is the stored one, which a skipped model may have from before; None where the model is missing.
+    """
+
+    name: str
+    status: str
+    epsilon: float | None = None
+    reason: str = ""
+
+
+class _Rows(NamedTuple):
+    epsilon: Row
+    isotropy: list[Row]
+    histogram: list[Row]
+
+
+def targets(names: Sequence[str] = (), *, hub: bool = True) -> list[Target]:
+    """The default models and, with `hub`, the 45 of the paper's table 1 (arXiv 2606.02765); or those that are named.
+
+    Args:
+        names: registered names, titles of the table, hub ids (any, with @revision too), or parts of them: "llama"
+            stands for all that have it in name, title or hub id.
+        hub: whether the models of the table, which are on the hub, belong to a survey without names.
+
+    Raises:
+        RepcapError: a name that stands for nothing.
+    """
+    default = [Target(name, model.title, model.hub_id) for name, model in models.registry().items()]
+    table = tables.read(paths.PUBLISHED / "models.csv")
+    published = [Target(row.hub_id, row.model, row.hub_id) for row in table.itertuples()]
+    if not names:
+        return default + published if hub else default
+    found = [target for name in names for target in _named(name, default + published)]
+    return list({target.name: target for target in found}.values())
+
+
+def _named(name: str, known: list[Target]) -> list[Target]:
+    from repcap_utils import hub  # loaded late: it takes a second
+
+    wanted = name.lower()
+    exact = [target for target in known if wanted in (target.name.lower(), target.title.lower())]
+    if exact:
+        return exact
+    if hub.is_repo_id(name):
+        repo_id, _, revision = name.partition("@")
+        return [Target(repo_id, repo_id, repo_id, revision or None)]
+    part = [target for target in known if any(wanted in text.lower() for text in (target.name, target.title))]
+    if not wanted or not part:
+        raise RepcapError(
+            f"no model {name!r}: name a default model ({', '.join(models.registry())}), a model of the paper's table, "
+            "a part of such a name, or a hub id (owner/name)"
+        )
+    return part
+
+
+def preflight(wanted: Iterable[Target]) -> Iterator[Check]:
+    """What each model would take, one after the other; a hub that does not answer at all is asked once."""
+    silent = ""
+    for target in wanted:
+        if target.is_default:
+            yield _check_default(target)
+        elif silent:
+            yield Check(target, "unreachable", reason=silent)
+        else:
+            check = _check_hub(target)
+            if check.status == "unreachable" and not _hub_answers():
+                silent = "not asked, because the hub did not answer before; check the network and HF_ENDPOINT"
+            yield check
+
+
+def _check_default(target: Target) -> Check:
+    model = models.get(target.name)
+    if model.is_present:
+        return Check(target, "here", model.file_sha256, bytes_to_read=0)
+    reason = f"its weights are not here; run `repcap models fetch {target.name}`"
+    return Check(target, "absent", model.file_sha256, reason=reason)
+
+
+def _check_hub(target: Target) -> Check:
+    from repcap_utils import hub
+
+    names = embeddings.DECODER_TENSORS + embeddings.OTHER_TENSORS
+    try:
+        found = hub.preflight(target.hub_id, names, target.revision)
+    except (RepcapError, OSError) as error:
+        return Check(target, "unreachable", reason=_one_line(error))
+    status, reason, size = found.status, found.reason, found.bytes_to_read
+    if found.cached:
+        status, size = "cached", 0
+    if status == "pickled only":
+        reason = f"pickled weights only; `repcap epsilon {target.hub_id} --allow-download --keep` downloads them whole"
+    return Check(target, status, found.revision, size, found.total_bytes, reason)
+
+
+def _hub_answers() -> bool:
+    """Whether the endpoint says anything at all; offline, where the cache answers, that is not asked."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.utils import get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return True
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    except (HTTPError, OSError):
+        return False
+    return True
+
+
+def run(
+    checks: Iterable[Check], *, again: bool = False, workers: int = 1, scheduler: str | None = None
+) -> Iterator[Outcome]:
+    """Measure the models that can be had into all three stores; yield what became of each, as it is known.
+
+    Args:
+        checks: what `preflight` found.
+        again: measure models too that are stored at the same revision.
+        workers: processes on this machine.
+        scheduler: "local" or the address of a dask scheduler, whose workers measure instead.
+
+    Raises:
+        RepcapError: workers below 1, a scheduler that does not answer, a store that cannot be written, a dead worker.
+    """
+    if workers < 1:
+        raise RepcapError(f"workers = {workers}: give a positive number")
+    before = _stored_rows()
+    pending = []
+    for check in checks:
+        name = check.target.name
+        row = before.get(name)
+        epsilon = None if row is None else row["epsilon"]
+        if check.status not in ("here", "cached", "reachable"):
+            yield Outcome(name, "skipped", epsilon, check.reason)
+        elif row is not None and not again and check.revision in (row["sha256"], row.get("revision")):
+            yield Outcome(name, "stored", epsilon)
+        else:
+            pending.append(check)
+    if not pending:
+        return
+    lost = False
+
+    def due() -> Iterator[Check]:
+        return (check for check in pending if check.target.is_default or not lost)
+
+    left = {check.target.name for check in pending}
+    for check, result in _results(due(), workers, scheduler):
+        name = check.target.name
+        left.remove(name)
+        row = before.get(name)
+        if isinstance(result, _Rows):
+            _store(result, row)
+            yield Outcome(name, "measured", result.epsilon["epsilon"])
+        else:
+            lost = lost or (not check.target.is_default and not _hub_answers())
+            yield Outcome(name, "skipped", None if row is None else row["epsilon"], result)
+    for name in sorted(left):
+        reason = "not tried, because the hub no longer answers; run the survey again"
+        yield Outcome(name, "skipped", before[name]["epsilon"] if name in before else None, reason)
+
+
+def _stored_rows() -> dict[str, Row]:
+    """The rows of epsilon.csv, by name, of the models that are in all three stores."""
+    if not all(store.is_file() for store in (EPSILON, HISTOGRAMS, ISOTROPY)):
+        return {}
+    complete = set(read(HISTOGRAMS).name) & set(read(ISOTROPY).name)
+    return {row["name"]: row for row in read(EPSILON).to_dict("records") if row["name"] in complete}
+
+
+def _store(rows: _Rows, before: Row | None) -> None:
+    """Keep a model's rows; bytes read for the same revision before count, since the cache saves them now."""
+    row = rows.epsilon
+    if before is not None and row["revision"] is not None and before.get("revision") == row["revision"]:
+        row = row | {"bytes_read": max(row["bytes_read"], before["bytes_read"])}
+    keep(HISTOGRAMS, rows.histogram)
+    keep(ISOTROPY, rows.isotropy)
+    keep(EPSILON, [row])
+
+
+def _measured(name: str, revision: str | None) -> _Rows | str:
+    """A model's rows, or in one line why there are none; runs on a worker, where exceptions might not survive the way."""
+    try:
+        embedding = embeddings.load(name, tokens=False, unembedding=False, revision=revision)
+        return _Rows(measure(embedding), isotropy_rows(embedding), histogram_rows(embedding))
+    except (RepcapError, OSError) as error:
+        return _one_line(error)
+    except MemoryError:
+        return "not enough memory"
+
+
+def _results(checks: Iterator[Check], workers: int, scheduler: str | None) -> Iterator[tuple[Check, _Rows | str]]:
+    """Each model with its result, in the order in which they finish; a model is taken when it can start at once."""
+    if workers == 1 and scheduler is None:
+        yield from ((check, _measured(*_call(check))) for check in checks)
+        return
+    with _pool(workers, scheduler) as (executor, slots):
+        running: dict[Future, Check] = {}
+        while True:
+            for check in islice(checks, slots - len(running)):
+                running[executor.submit(_measured, *_call(check))] = check
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), _result(future)
+
+
+def _call(check: Check) -> tuple[str, str | None]:
+    """Arguments of `_measured`: the very commit that the pre-flight saw."""
+    return check.target.name, None if check.target.is_default else check.revision
+
+
+@contextmanager
+def _pool(workers: int, scheduler: str | None) -> Iterator[tuple[Executor, int]]:
+    """Where models are measured, and how many at once."""
+    if scheduler is not None:
+        from repcap_utils import sweep
+
+        with sweep.executor(scheduler) as (executor, slots):
+            yield executor, slots
+        return
+    threads = max(1, torch.get_num_threads() // workers)
+    # a forked child of a process that has used torch's threads can hang
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=fresh, initializer=_limit_threads, initargs=(threads,)) as executor:
+        yield executor, workers
+
+
+def _limit_threads(count: int) -> None:
+    torch.set_num_threads(count)
+
+
+def _result(future: Future) -> _Rows | str:
+    try:
+        return future.result()
+    except BrokenExecutor as error:
+        raise RepcapError(
+            "a worker died, perhaps for lack of memory; finished models are stored: run again with fewer --workers"
+        ) from error
+    except Exception as error:  # whatever a foreign machine raises costs that model only
+        return f"{type(error).__name__}: {_one_line(error)}"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -14,7 +14,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Executor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -325,6 +325,17 @@ def _rows_from(scheduler: str, task: Task, cells: Iterator[Cell]) -> Iterator[Ro
         finally:
             if client.status == "running":
                 client.cancel(list(running), force=True)
+
+
+@contextmanager
+def executor(scheduler: str) -> Iterator[tuple[Executor, int]]:
+    """The workers of a dask scheduler (an address, or "local") as an executor, and how many calls they run at once.
+
+    Raises:
+        RepcapError: no such scheduler, or no workers.
+    """
+    with _client(scheduler, RANDOM) as client:  # a task of the CPU: a worker for each core
+        yield client.get_executor(pure=False), sum(client.nthreads().values())
 
 
 @contextmanager

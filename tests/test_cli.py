@@ -197,6 +197,50 @@ def test_epsilon_of_a_default_model(name):
     assert (facts["capacity"] is None) == (name == "whisper-tiny.en")
 
 
+@pytest.fixture
+def small_hub(tmp_path):
+    """A hub with two small models, and the environment of a command that asks it."""
+    weights = {"model.embed_tokens.weight": torch.randn(300, 16, generator=torch.Generator().manual_seed(1))}
+    with HubServer() as server:
+        for name in ("owner/one", "owner/two"):
+            server.add(name, sharded([weights, {"rest": torch.zeros(50000, 16)}]))
+        yield {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "REPCAP_OUTPUT": str(tmp_path / "out")}
+
+
+@pytest.mark.parametrize("pool", [["--workers", "2"], ["--scheduler", "local"]])
+def test_a_survey_by_a_pool(tmp_path, small_hub, pool):
+    result = run("survey", "owner/one", "owner/none", "owner/two", *pool, **small_hub)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[1].split()[:2] == ["owner/one", "reachable"]
+    assert lines[2].split()[:2] == ["owner/none", "absent"]
+    assert {line.split()[0] for line in lines if ": epsilon 0." in line} == {"owner/one:", "owner/two:"}
+    assert lines[-1].endswith("2 of 3 models; missing 1: owner/none")
+    stored = (tmp_path / "out" / "data" / "survey" / "epsilon.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in stored] == ["name", "owner/one", "owner/two"]
+
+
+def test_a_preflight_only_looks(tmp_path, small_hub):
+    result = run("survey", "owner/one", "owner/none", "--preflight", "--json", **small_hub)
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert set(facts) == {"preflight"}
+    one, none = facts["preflight"]
+    assert (one["status"], one["bytes_to_read"], none["status"]) == ("reachable", 300 * 16 * 4, "absent")
+    assert one["bytes_total"] > 3e6
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_survey_without_a_network_says_so_for_each_model_and_ends_well(tmp_path):
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "REPCAP_OUTPUT": str(tmp_path)}
+    missing = {"REPCAP_MODELS": str(tmp_path / "none")}
+    result = run("survey", "--hub", "--json", **environment, **missing)
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert len(facts["missing"]) == len(facts["models"]) == 45 + len(models.registry())
+    assert {check["status"] for check in facts["preflight"]} == {"absent", "unreachable"}
+
+
 def test_models_are_listed():
     output = runner.invoke(cli.app, ["models"]).output
     assert all(name in output for name in models.registry())
@@ -210,6 +254,7 @@ def test_models_are_listed():
     [
         (["epsilon", "gemma-3-27m"], "gemma-3-270m"),
         (["epsilon", "data"], "holds no weights"),
+        (["survey", "nonsense"], "no model 'nonsense'"),
         (["epsilon", "README.md"], "unknown kind of file"),
         (["epsilon", "README.md", "--revision", "main"], "only a hub repository"),
         (["capacity", "--d", "0", "--epsilon", "0.1"], "d"),

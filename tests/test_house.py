@@ -224,6 +224,7 @@ def test_make_help_lists_the_targets():
         "models",
         "sweep",
         "survey",
+        "model",
         "reference",
         "lab",
         "refresh",

@@ -56,7 +56,7 @@ reference: $(READY) ## fetch the paper's two published sweeps, verified by sha25
 	repcap reference
 
 sweep: $(READY) ## compute missing cells of data/sweeps (resumable; cells by PROFILE; on dask workers if DASK_SCHEDULER_ADDRESS is set)
-	repcap sweep --profile $(if $(filter paper,$(PROFILE)),paper,cpu)
+	repcap sweep --profile $(if $(filter %.yaml %.yml,$(PROFILE)),cpu,$(PROFILE))
 
 survey: $(READY) build/models.stamp ## measure the default models: epsilon, histograms, common directions
 	repcap survey

@@ -57,7 +57,7 @@ reference: $(READY) ## fetch the paper's two published sweeps, verified by sha25
 	repcap reference
 
 sweep: $(READY) ## compute missing cells of data/sweeps (resumable; cells by PROFILE; on dask workers if DASK_SCHEDULER_ADDRESS is set)
-	repcap sweep --profile $(if $(filter paper,$(PROFILE)),paper,cpu)
+	repcap sweep --profile $(if $(filter %.yaml %.yml,$(PROFILE)),cpu,$(PROFILE))
 
 survey: $(READY) build/models.stamp ## measure the default models, with HUB=1 the paper's 45 from the hub too (resumable; on dask workers if DASK_SCHEDULER_ADDRESS is set)
 	repcap survey $(if $(HUB),--hub)

@@ -32,6 +32,12 @@ def main() -> None:
         message = " ".join(str(error).split()) or "not enough memory; choose a smaller size"
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        # torch's allocators have no exception of their own on a CPU
+        print(f"error: out of memory ({str(error).splitlines()[0]}); choose a smaller size", file=sys.stderr)
+        sys.exit(1)
 
 
 def _version(shown: bool) -> None:

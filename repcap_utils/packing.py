@@ -39,6 +39,7 @@ POWER_ERROR = 1e-3  # the largest relative error of a power that the working pre
 LARGEST_STEP = 0.2
 LARGEST_EXCESS = 40.0  # natural logarithm: e^40 squared is still a float32
 LEAP, SHRINKAGE, LEAST_BETWEEN_SHRINKS = 1.1, 0.7, 3
+JITTER = 1e-6
 WARM_ENTRY = 0.9  # earlier, large steps and a low exponent undo what the start has reached
 ADAM_BETAS = (0.85, 0.95)
 ADAM_EPS = 1e-8  # rows far from the worst pairs have almost no gradient, and should almost not move
@@ -103,14 +104,10 @@ def certify(vectors: Tensor) -> Certificate:
     Raises:
         RepcapError: fewer than two rows, or a row that is zero or not finite.
     """
+    _require_matrix(vectors, "cannot certify")
     if vectors.ndim != 2 or vectors.shape[0] < 2:
         raise RepcapError(f"cannot certify vectors of shape {tuple(vectors.shape)}: give at least two rows (k x d)")
-    exact = vectors.detach().to("cpu", torch.float64)
-    norms = exact.norm(dim=1)
-    bad = torch.nonzero(~torch.isfinite(norms) | (norms == 0)).flatten()
-    if len(bad):
-        raise RepcapError(f"cannot certify: row {int(bad[0])} is zero or not finite; the run that made it diverged")
-    exact = exact / norms[:, None]
+    exact = _unit_rows(vectors, "cannot certify")
     worst: list[tuple[int, int, float]] = []
     for i, j in _upper_tiles(len(exact), CERTIFICATE_TILE):
         cosines = exact[i : i + CERTIFICATE_TILE] @ exact[j : j + CERTIFICATE_TILE].T
@@ -138,8 +135,8 @@ def optimise(
     so that no power over- or underflows harmfully. The exponent p rises geometrically from 8 to 1.5 a step (at least 50, at
     most what the precision bears) while the step size decays as a cosine. The Gram matrix exists only as tiles of its upper
     half. The best iterate is kept. A run that leaps more than a tenth above its best takes smaller steps from then on. A run
-    whose best has not fallen for a tenth of the steps has stalled: it skips half of the schedule that is left, and so ends
-    early. For k <= d the answer is an orthonormal set.
+    whose best has not fallen for a tenth of the steps (20 at least) has stalled: it skips half of the schedule that is left,
+    and so ends early. For k <= d the answer is an orthonormal set.
 
     Args:
         k: number of vectors, at least 2.
@@ -176,9 +173,9 @@ def optimise(
 def polish(packing: Packing, *, rounds: int = 200) -> Packing:
     """Take a small packing to the nearest local optimum of the coherence itself, by sequential linear programming.
 
-    Each round minimises t subject to |<v_i, v_j>| <= t to first order in tangential moves within a trust region, for the
-    pairs that the region could bring to the top, and keeps the move if the exact coherence falls. Where as many pairs attain
-    the maximum as there are degrees of freedom, convergence is quadratic.
+    Each round lowers, to first order in tangential moves within a trust region, the largest |<v_i, v_j>| of the pairs that
+    the region could bring to the top (each with its present sign), and keeps the move if the exact coherence falls. Where as
+    many pairs attain the maximum as there are degrees of freedom, convergence is quadratic.
 
     Args:
         packing: k x d coordinates, at most 5000 in all.
@@ -194,8 +191,7 @@ def polish(packing: Packing, *, rounds: int = 200) -> Packing:
         raise RepcapError(
             f"{packing.k} x {packing.d} is too large to polish: at most {MOST_POLISHED} coordinates; use more steps instead"
         )
-    if rounds < 1:
-        raise RepcapError(f"rounds = {rounds}: give at least one round")
+    _require_whole("rounds", rounds, 1, "give at least one round")
     best, radius = certify(packing.vectors), 0.1
     for _ in range(rounds):
         move, predicted = _linear_move(best, radius)
@@ -273,7 +269,8 @@ class _Schedule:
     """Exponent and step size along a run of at most `steps` steps, as functions of the fraction `position` of the way."""
 
     def __init__(self, k: int, d: int, steps: int, entry: float, last_exponent: float) -> None:
-        self.largest_step = LARGEST_STEP * (1 - d / k) / math.sqrt(d)
+        # as k nears d, ever smaller steps upset a nearly tight frame
+        self.largest_step = LARGEST_STEP * max(1 - d / k, 1 / math.sqrt(d)) / math.sqrt(d)
         self.ratio = last_exponent / FIRST_EXPONENT
         self.pace = (1 - entry) / steps
         self.patience = max(LEAST_PATIENCE, steps // 10)
@@ -287,7 +284,7 @@ class _Schedule:
 
     @property
     def step_size(self) -> float:
-        """Adam's step: coordinates are of size 1/sqrt(d); as k nears d, ever smaller steps upset a nearly tight frame."""
+        """Adam's step, to move coordinates of size 1/sqrt(d)."""
         return self.largest_step * 0.5 * (1 + math.cos(math.pi * self.position))
 
     @property
@@ -354,7 +351,10 @@ class _Engine:
         return min(_package(start, seed, history), found, key=lambda packing: packing.coherence)
 
     def _start(self, start: Tensor | None, k: int, d: int, seed: int) -> Tensor:
-        exact = random_unit_vectors(k, d, seed) if start is None else normalize(start.detach().double(), dim=1)
+        exact = random_unit_vectors(k, d, seed)
+        if start is not None:
+            # equal rows have equal gradients and would never part without a little noise
+            exact = normalize(_unit_rows(start, "start").add_(exact, alpha=JITTER), dim=1)
         return exact.to(device=self.device, dtype=self.dtype, copy=True)
 
     def _descend(self, vectors: Tensor, schedule: _Schedule) -> tuple[Tensor, np.ndarray]:
@@ -401,7 +401,7 @@ class _Engine:
         product = torch.zeros_like(vectors)
         corners = list(_upper_tiles(len(vectors), self.tile))
         # filled in place: small tensors kept between the buffers of the tiles would fragment the heap by gigabytes
-        largest, totals = vectors.new_empty(2, len(corners))
+        largest, totals = vectors.new_empty(2, len(corners), dtype=torch.float64)
         for number, (i, j) in enumerate(corners):
             a, b = vectors[i : i + self.tile], vectors[j : j + self.tile]
             weights, largest[number], total = kernel(a, b, power, scale, diagonal=i == j, precision=self.precision)
@@ -409,7 +409,7 @@ class _Engine:
             if i != j:
                 product[j : j + self.tile].addmm_(weights.T, a)
             totals[number] = total if i != j else total / 2  # a diagonal tile holds each of its pairs twice
-        return product, float(largest.max()), float(totals.sum(dtype=torch.float64))
+        return product, float(largest.max()), float(totals.sum())
 
 
 def _upper_tiles(k: int, tile: int) -> Iterator[tuple[int, int]]:
@@ -418,10 +418,10 @@ def _upper_tiles(k: int, tile: int) -> Iterator[tuple[int, int]]:
 
 
 def _largest_of_tile(cosines: Tensor, i: int, j: int) -> list[tuple[int, int, float]]:
-    """The `WORST_PAIRS` largest |cosine| of a tile at rows i, columns j, below the diagonal left out; `cosines` is used up."""
+    """The `WORST_PAIRS` largest |cosine| of a tile at rows i, columns j, each pair once."""
     size = cosines.abs()
-    if i == j:
-        size.triu_(1)
+    if i == j:  # only what lies above the diagonal is a pair; the rest must not win, not even against zeros
+        size.masked_fill_(torch.ones_like(size, dtype=torch.bool).tril_(), -1.0)
     flat = size.flatten().topk(min(WORST_PAIRS, size.numel())).indices
     rows, columns = flat // size.shape[1], flat % size.shape[1]
     signed = cosines[rows, columns].tolist()
@@ -477,6 +477,18 @@ def _orthonormal(k: int, d: int, seed: int) -> Packing:
     return _package(basis, seed, np.empty((0, 4)))
 
 
+def _unit_rows(vectors: Tensor, what: str) -> Tensor:
+    """The rows in float64 on the CPU with unit length, always a fresh tensor; `what` begins the message of an error."""
+    exact = vectors.detach().to("cpu", torch.float64)
+    # the largest entry first, so that the squares of no row over- or underflow
+    peaks = exact.abs().amax(dim=1, keepdim=True)
+    bad = torch.nonzero(~torch.isfinite(peaks) | (peaks == 0))
+    if len(bad):
+        raise RepcapError(f"{what}: row {int(bad[0, 0])} is zero or not finite; remove or repair it")
+    exact = exact / peaks
+    return exact.div_(exact.norm(dim=1, keepdim=True))
+
+
 def _package(vectors: Tensor, seed: int, history: np.ndarray) -> Packing:
     proved = certify(vectors)
     return Packing(proved.vectors, proved.coherence, proved.worst_pairs, seed, history)
@@ -504,7 +516,7 @@ def _tile_rows(k: int, d: int, dtype: torch.dtype, device: torch.device, asked: 
 
 
 def _set_flush_denormal(mode: bool) -> bool:
-    """Set the CPU's flush-to-zero mode and return the mode before: powers of small cosines are denormal, hence slow."""
+    """Set this thread's flush-to-zero mode and return the mode before: powers of small cosines are denormal, hence slow."""
     before = float(torch.tensor(1e-40) * torch.tensor(1.0)) == 0.0
     torch.set_flush_denormal(mode)
     return before
@@ -517,30 +529,36 @@ def _validate(k: int, d: int, steps: int = 1, seed: int = 0) -> None:
         ("steps", steps, 1, "give at least one step"),
         ("seed", seed, 0, "a seed must not be negative"),
     ):
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise RepcapError(f"{name} = {value!r}: give a whole number")
-        if value < least:
-            raise RepcapError(f"{name} = {value}: {meaning}")
+        _require_whole(name, value, least, meaning)
+
+
+def _require_whole(name: str, value: object, least: int, meaning: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise RepcapError(f"{name} = {value!r}: give a whole number")
+    if value < least:
+        raise RepcapError(f"{name} = {value}: {meaning}")
+
+
+def _require_matrix(vectors: object, what: str) -> None:
+    if not isinstance(vectors, Tensor) or vectors.is_complex():
+        raise RepcapError(f"{what}: give a real torch tensor, one vector a row, not {type(vectors).__name__}")
 
 
 def _validate_run(
     k: int, d: int, restarts: int, start: Tensor | None, dtype: torch.dtype, tile: int | None, precision: str
 ) -> None:
-    if restarts < 1:
-        raise RepcapError(f"restarts = {restarts}: give at least one run")
+    _require_whole("restarts", restarts, 1, "give at least one run")
+    if tile is not None:
+        _require_whole("tile", tile, 1, "give at least one row")
     if dtype not in (torch.float32, torch.float64):
         raise RepcapError(f"dtype = {dtype}: iterate in torch.float32 or torch.float64")
-    if tile is not None and tile < 1:
-        raise RepcapError(f"tile = {tile}: give at least one row")
     if precision not in PRECISIONS:
         raise RepcapError(f"precision = {precision!r}: choose {', '.join(PRECISIONS)}")
     if start is None:
         return
+    _require_matrix(start, "start")
     if tuple(start.shape) != (k, d):
         raise RepcapError(f"start has shape {tuple(start.shape)}; give {k} x {d} vectors")
     if restarts > 1:
         raise RepcapError("restarts draw new starts; give either start or restarts")
-    norms = start.detach().to(torch.float64).norm(dim=1)
-    bad = torch.nonzero(~torch.isfinite(norms) | (norms == 0)).flatten()
-    if len(bad):
-        raise RepcapError(f"row {int(bad[0])} of start is zero or not finite; remove or repair it")
+    _unit_rows(start, "start")

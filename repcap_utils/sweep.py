@@ -27,7 +27,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from repcap_utils import __version__, packing, paths, random_packing
+from repcap_utils import __version__, bounds, packing, paths, random_packing
 from repcap_utils.errors import RepcapError
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ ORIGIN = ("seconds", "device", "threads", "version", "commit")
 
 _TEXT = frozenset({"method", "dtype", "device", "version", "commit"})
 _WHOLE = frozenset({"k", "d", "seed", "steps", "draws", "threads"})
+ROUNDING = 1e-6  # of the values in a store, generously
+LARGEST_KEY = 10**18
+MOST_SEEDS = 100_000
 _LEAST = {"k": 2, "d": 1, "seed": 0, "steps": 1, "draws": 2}  # the standard deviation takes two draws
 
 METHODS = {
@@ -144,7 +147,10 @@ def parse_seeds(text: str) -> list[int]:
         ends = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
             raise RepcapError(f"cannot read seeds {part.strip()!r}: write whole numbers or ranges like 0,1,2 or 0-4")
-        seeds += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+        wanted = range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+        if len(wanted) > MOST_SEEDS:
+            raise RepcapError(f"seeds {part.strip()!r}: a range of {len(wanted)} seeds; give at most {MOST_SEEDS}")
+        seeds += wanted
     return seeds
 
 
@@ -497,6 +503,8 @@ def _parse(task: Task, store: Path) -> tuple[pd.DataFrame, list[_Damage]]:
         RepcapError: the file cannot be read, or its header is not the task's.
     """
     empty = pd.DataFrame(columns=list(task.columns))
+    if store.exists() and not store.is_file():
+        raise RepcapError(f"{store} is no ordinary file; name another store")
     try:
         # bytes that are no UTF-8 survive as surrogates, so that rejected lines are kept verbatim
         text = store.read_bytes().decode("utf-8", errors="surrogateescape")
@@ -533,15 +541,21 @@ def _parsed_row(task: Task, line: str) -> Row:
     if len(fields) != len(task.columns):
         raise ValueError(f"{len(fields)} fields instead of {len(task.columns)}")
     row = {name: _value(name, text) for name, text in zip(task.columns, fields, strict=True)}
-    if not 0 < row[task.value] <= 1:
-        raise ValueError(f"{task.value} is {row[task.value]:g}, not in (0, 1]")
+    for name, least in _LEAST.items():
+        if name in row and row[name] < least:
+            raise ValueError(f"{name} is {row[name]}, below {least}")
+    if row["seconds"] < 0:
+        raise ValueError(f"seconds is {row['seconds']:g}, below 0")
+    # no set of vectors is below Welch's bound, which is 0 up to k = d; the store rounds
+    if not bounds.welch(row["k"], row["d"]) - ROUNDING <= row[task.value] <= 1:
+        raise ValueError(f"{task.value} is {row[task.value]:g}, not between Welch's bound and 1")
     return row
 
 
 def _value(name: str, text: str) -> int | float | str:
     if name in _TEXT:
-        if not text:
-            raise ValueError(f"{name} is empty")
+        if not text or not text.isprintable():  # a byte that is no UTF-8 reads as a surrogate, which is not printable
+            raise ValueError(f"{name} is empty or not printable")
         return text
     if name in _WHOLE:
         if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
@@ -564,9 +578,10 @@ def _wanted(task: Task, cells: Iterable[Cell]) -> dict[Key, Cell]:
         if "method" in task.key and cell["method"] not in METHODS:
             raise RepcapError(f"cell {_label(cell)}: unknown method {cell['method']!r}; there are {', '.join(METHODS)}")
         for name in set(task.key) - {"method"}:
-            if not isinstance(cell[name], int | np.integer) or cell[name] < _LEAST[name]:
+            if not isinstance(cell[name], int | np.integer) or not _LEAST[name] <= cell[name] < LARGEST_KEY:
                 raise RepcapError(
                     f"cell {_label(cell)}: {name} = {cell[name]}; it must be a whole number, {_LEAST[name]} or more"
+                    " and below 10^18"
                 )
         wanted[key] = cell
     return wanted

@@ -105,6 +105,34 @@ def test_worst_pairs_of_several_tiles(monkeypatch):
     assert [pair[2] for pair in tiled.worst_pairs] == pytest.approx([pair[2] for pair in whole.worst_pairs])
 
 
+@pytest.mark.parametrize("size", [2, 3, 11, 17, 40])
+def test_orthonormal_rows_have_their_worst_pairs_too(size):
+    found = packing.certify(torch.eye(size))
+    assert found.coherence == 0.0
+    assert len(set(found.worst_pairs)) == min(packing.WORST_PAIRS, size * (size - 1) // 2)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-40, 1e-15, 1e200])
+def test_the_length_of_rows_does_not_matter(scale):
+    vectors = packing.random_unit_vectors(50, 8, 0)
+    scaled = vectors * scale
+    assert packing.certify(scaled).coherence == pytest.approx(packing.certify(vectors).coherence, abs=1e-12)
+    run, plain = (packing.optimise(50, 8, steps=20, start=start) for start in (scaled, vectors))
+    assert run.coherence == pytest.approx(plain.coherence, abs=1e-6)
+    assert run.history[0, 2] == pytest.approx(packing.certify(vectors).coherence, abs=1e-4)
+
+
+def test_equal_rows_of_a_start_part():
+    start = packing.random_unit_vectors(50, 8, 0)
+    start[1], start[2] = start[0], -start[0]
+    assert packing.optimise(50, 8, steps=300, start=start).coherence < 0.8
+
+
+@pytest.mark.parametrize(("k", "d"), [(17, 16), (33, 32)])
+def test_a_simplex_is_nearly_reached(k, d):
+    assert packing.optimise(k, d, steps=600).coherence < 1.1 * bounds.welch(k, d)
+
+
 def test_a_pair_is_its_only_pair():
     assert packing.certify(torch.tensor([[1.0, 0.0], [-3.0, 4.0]])).worst_pairs == ((0, 1, pytest.approx(-0.6)),)
 
@@ -121,7 +149,7 @@ def test_a_row_without_direction_is_named(bad):
     vectors[3] = bad
     with pytest.raises(RepcapError, match="row 3 is zero or not finite"):
         packing.certify(vectors)
-    with pytest.raises(RepcapError, match="row 3 of start is zero or not finite"):
+    with pytest.raises(RepcapError, match="start: row 3 is zero or not finite"):
         packing.optimise(5, 3, start=vectors)
 
 
@@ -312,6 +340,10 @@ def test_bad_arguments_are_one_line(procedure, arguments, options, message):
     ("options", "message"),
     [
         ({"restarts": 0}, "restarts = 0"),
+        ({"restarts": 1.5}, "restarts = 1.5: give a whole number"),
+        ({"tile": 8.0}, "tile = 8.0: give a whole number"),
+        ({"start": np.ones((10, 4))}, "start: give a real torch tensor, one vector a row, not ndarray"),
+        ({"start": torch.ones(10, 4, dtype=torch.complex64)}, "start: give a real torch tensor"),
         ({"dtype": torch.float16}, "dtype = torch.float16: iterate in torch.float32 or torch.float64"),
         ({"tile": 0}, "tile = 0"),
         ({"precision": "int8"}, "precision = 'int8': choose ieee, tf32, bf16"),

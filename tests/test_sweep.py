@@ -93,7 +93,7 @@ def test_what_a_machine_cannot_do_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RepcapError, match="cannot"):
         sweep.run(sweep.PACKING, cells((20, 4)), tmp_path / "file" / "packing.csv", progress=False)
-    with pytest.raises(RepcapError, match=r"cannot read .* name another store"):
+    with pytest.raises(RepcapError, match="is no ordinary file; name another store"):
         sweep.run(sweep.PACKING, cells((20, 4)), tmp_path, progress=False)
 
 
@@ -436,9 +436,14 @@ DAMAGED = {
     "d is 'four', not a whole number": GOOD.replace(",4,", ",four,"),
     "seconds is 'long', not a number": GOOD.replace("12.9", "long"),
     "coherence is 1.33511e": GOOD.replace("0.50625", "1335113"),
-    "coherence is 0, not in": GOOD.replace("0.50625", "0"),
+    "coherence is 0, not between Welch's bound and 1": GOOD.replace("0.50625", "0"),
+    "coherence is 0.4, not between": GOOD.replace("0.50625", "0.4"),
+    "k is 0, below 2": GOOD.replace(",20,", ",0,"),
+    "steps is 0, below 1": GOOD.replace(",600,", ",0,"),
+    "seconds is -5, below 0": GOOD.replace("12.9", "-5"),
     "coherence is 'nan', not a number": GOOD.replace("0.50625", "nan"),
-    "method is empty": GOOD.replace("optimise-0", ""),
+    "method is empty or not printable": GOOD.replace("optimise-0", ""),
+    "version is empty or not printable": GOOD.replace("0.1.0", "0.1\udcff"),
     "a second row of the cell optimise-0, 20, 4, 0, 600": GOOD.replace("0.50625", "0.6"),
     "'0.5\\udcff', not a number": GOOD.replace("0.50625", "0.5\udcff"),
 }
@@ -497,3 +502,27 @@ def test_best_takes_the_lowest_coherence(tmp_path, monkeypatch):
     assert len(table) == 2
     assert len(best) == 1
     assert best.coherence[0] == table.coherence.min() < table.coherence.max()
+
+
+def test_a_cell_of_at_most_d_vectors_is_finished_once(tmp_path):
+    store = tmp_path / "packing.csv"
+    first = sweep.run(sweep.PACKING, cells((5, 8)), store, progress=False)
+    assert list(first.coherence) == [0]
+    before = store.read_bytes()
+    assert len(sweep.run(sweep.PACKING, cells((5, 8), (20, 4)), store, progress=False)) == 2
+    assert before.splitlines()[1] in store.read_bytes().splitlines()
+    assert len(sweep.read(sweep.PACKING, store)) == 2
+
+
+def test_a_store_that_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RepcapError, match="is no ordinary file"):
+        sweep.read(sweep.PACKING, tmp_path / "pipe")
+
+
+def test_seeds_beyond_reason_are_refused(tmp_path):
+    with pytest.raises(RepcapError, match="at most 100000"):
+        sweep.parse_seeds("0-9999999999")
+    with pytest.raises(RepcapError, match=r"seed = 1000000000000000000; .* below 10\^18"):
+        cell = {"method": "optimise-2", "k": 20, "d": 4, "seed": 10**18, "steps": 1}
+        sweep.run(sweep.PACKING, [cell], tmp_path / "p.csv", progress=False)

@@ -102,6 +102,7 @@ def edges() -> np.ndarray:
 
 def isotropy_rows(embedding: embeddings.Embedding) -> list[Row]:
     """Rows of isotropy.csv: the moments as they are, after centring, and after removing principal components too."""
+    components = [count for count in COMPONENTS if count < embedding.d_model]
     return [
         {
             "name": embedding.name,
@@ -111,7 +112,7 @@ def isotropy_rows(embedding: embeddings.Embedding) -> list[Row]:
             "std": entry.moments.std,
             "epsilon": entry.moments.epsilon,
         }
-        for entry in isotropy.epsilon_profile(embedding.weight, COMPONENTS)
+        for entry in isotropy.epsilon_profile(embedding.weight, components)
     ]
 
 

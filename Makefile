@@ -90,9 +90,10 @@ refresh: $(READY) build/models.stamp build/reference.stamp ## re-execute the not
 	    --ExecutePreprocessor.timeout=1800 notebooks/$$name.ipynb; done
 	repcap report
 
+# soupsieve 3.0.2 and later refuse Python 3.11.0 to 3.11.4, which Debian 12 has
 lock: ## resolve the dependencies afresh into requirements.lock
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet torch==2.13.0 triton==3.7.1 '.[notebooks,dev]' hatchling editables
+	build/lock/bin/pip install --quiet torch==2.13.0 triton==3.7.1 'soupsieve<3' '.[notebooks,dev]' hatchling editables
 	{ echo "# Exact versions of everything the study runs on; made by \`make lock\`."; \
 	  build/lock/bin/pip freeze --exclude repcap | sed 's/+cpu//; s/^triton==.*/& ; platform_system == "Linux"/' | grep -v ' @ '; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock

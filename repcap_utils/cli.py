@@ -346,19 +346,31 @@ class SweepTask(StrEnum):
     random = "random"
 
 
+def _refuse(task: str, **options: object) -> None:
+    """Stop at an option that a task would ignore."""
+    given = [f"--{name}" for name, value in options.items() if value is not None]
+    if given:
+        raise RepcapError(f"a {task} sweep has no {' and '.join(given)}; leave out what it cannot use")
+
+
 @app.command()
 def sweep(
     task: Annotated[SweepTask, typer.Argument(help="packing or random.")] = SweepTask.packing,
     profile: Annotated[
-        str, typer.Option(help="cpu: the cells that a laptop can do; paper: the whole published grid.")
-    ] = "cpu",
-    cells: Annotated[str | None, typer.Option(help="Cells of your own, like 2000x64,4000x128 (k x d).")] = None,
+        str | None,
+        typer.Option(help="cpu: the cells that a laptop can do; paper: the whole published grid.", show_default="cpu"),
+    ] = None,
+    cells: Annotated[
+        str | None, typer.Option(help="Cells of your own in place of a profile's, like 2000x64,4000x128 (k x d).")
+    ] = None,
     seeds: Annotated[
         str, typer.Option(help="Seeds of the start, like 0,1,2 or 0-4; each cell derives its own from them.")
     ] = "0",
-    method: Annotated[Method, typer.Option(help="Packing procedure.")] = Method.optimise,
-    steps: Annotated[int | None, typer.Option(help="Gradient steps; the method's default if not given.")] = None,
-    draws: Annotated[int, typer.Option(help="Draws of a random cell.")] = 100,
+    method: Annotated[
+        Method | None, typer.Option(help="Packing procedure.", show_default=Method.optimise.value)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Gradient steps of a packing.", show_default="the method's")] = None,
+    draws: Annotated[int | None, typer.Option(help="Draws of a random cell.", show_default="100")] = None,
     budget: Annotated[float | None, typer.Option(help="Start no further cell after this many seconds.")] = None,
     scheduler: Annotated[
         str | None,
@@ -374,11 +386,16 @@ def sweep(
     """Compute the cells that a store of results lacks; safe to interrupt and to repeat."""
     from repcap_utils import sweep
 
-    grid = sweep.profile_cells(task.value, profile) if cells is None else sweep.parse_cells(cells)
+    if cells is not None and profile is not None:
+        raise RepcapError("--cells and --profile both name the cells; give one of them")
+    grid = sweep.profile_cells(task.value, profile or "cpu") if cells is None else sweep.parse_cells(cells)
     if task is SweepTask.packing:
-        effort = {"method": method.value, "steps": sweep.DEFAULT_STEPS[method.value] if steps is None else steps}
+        _refuse("packing", draws=draws)
+        name = (method or Method.optimise).value
+        effort = {"method": name, "steps": sweep.DEFAULT_STEPS[name] if steps is None else steps}
     else:
-        effort = {"draws": draws}
+        _refuse("random", method=method, steps=steps)
+        effort = {"draws": 100 if draws is None else draws}
     wanted = [{"k": k, "d": d, "seed": seed} | effort for k, d in grid for seed in sweep.parse_seeds(seeds)]
     work, store = sweep.TASKS[task.value], store or sweep.STORES[task.value]
     rows = sweep.run(

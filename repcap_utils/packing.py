@@ -165,7 +165,8 @@ def optimise(
     require_memory(16 * k * d, f"{k} x {d} vectors in float64")
     if k <= d:
         return _orthonormal(k, d, seed)
-    engine = _Engine(_tile_rows(k, d, dtype, place, tile), dtype, place, precision, progress)
+    kernel = tiles(place, entries=restarts * steps * k * k).gram_power_tile
+    engine = _Engine(_tile_rows(k, d, dtype, place, tile), kernel, dtype, place, precision, progress)
     runs = (engine.run(start, k, d, seed + restart, steps) for restart in range(restarts))
     return min(runs, key=lambda packing: packing.coherence)
 
@@ -326,9 +327,10 @@ class _Adam:
 
 @dataclass(frozen=True)
 class _Engine:
-    """Where and how a run computes: rows of a tile, working type, device, precision of the products."""
+    """Where and how a run computes: rows of a tile and its kernel, working type, device, precision of the products."""
 
     tile: int
+    kernel: Callable[..., tuple[Tensor, Tensor, Tensor]]
     dtype: torch.dtype
     device: torch.device
     precision: str
@@ -397,14 +399,13 @@ class _Engine:
 
         Only the upper half of G is computed: a tile serves its rows, and transposed its columns.
         """
-        kernel = tiles(vectors.device).gram_power_tile
         product = torch.zeros_like(vectors)
         corners = list(_upper_tiles(len(vectors), self.tile))
         # filled in place: small tensors kept between the buffers of the tiles would fragment the heap by gigabytes
         largest, totals = vectors.new_empty(2, len(corners), dtype=torch.float64)
         for number, (i, j) in enumerate(corners):
             a, b = vectors[i : i + self.tile], vectors[j : j + self.tile]
-            weights, largest[number], total = kernel(a, b, power, scale, diagonal=i == j, precision=self.precision)
+            weights, largest[number], total = self.kernel(a, b, power, scale, diagonal=i == j, precision=self.precision)
             product[i : i + self.tile].addmm_(weights, b)
             if i != j:
                 product[j : j + self.tile].addmm_(weights.T, a)

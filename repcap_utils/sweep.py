@@ -506,12 +506,15 @@ def _parse(task: Task, store: Path) -> tuple[pd.DataFrame, list[_Damage]]:
     if store.exists() and not store.is_file():
         raise RepcapError(f"{store} is no ordinary file; name another store")
     try:
-        # bytes that are no UTF-8 survive as surrogates, so that rejected lines are kept verbatim
-        text = store.read_bytes().decode("utf-8", errors="surrogateescape")
+        # Spreadsheets put a byte-order mark first. Bytes that are no UTF-8 survive as surrogates, so that rejected lines are
+        # kept verbatim.
+        text = store.read_bytes().decode("utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
         return empty, []
     except OSError as error:
         raise RepcapError(f"cannot read {store}: {error.strerror or error}; name another store") from error
+    if not text.strip():
+        raise RepcapError(f"{store} is empty; delete it to start afresh, restore it from git, or name another store")
     header, *lines = text.split("\n")
     if header.rstrip("\r") != ",".join(task.columns):
         raise RepcapError(

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from repcap_utils import kernels, packing, sweep
-from repcap_utils.kernels import torch_tiles
+from repcap_utils.kernels import fused_tiles, torch_tiles
 from repcap_utils.kernels.torch_tiles import PRECISIONS, cosine_tile, gram_power_tile
 from repcap_utils.paths import ROOT
 
@@ -246,14 +246,92 @@ def test_rows_are_left_alone(dtype: torch.dtype, precision: str, diagonal: bool)
 
 
 @pytest.fixture
+def compiler() -> None:
+    if not fused_tiles.compiles():
+        pytest.skip("torch.compile finds no C++ compiler")
+
+
+FULL = {
+    "random": (unit(512, 33, 0), unit(512, 33, 1)),
+    "clustered": (unit(512, 64, 2, shift=3.0), unit(512, 64, 3, shift=3.0)),
+    "duplicated": (unit(64, 16, 4).repeat(8, 1), unit(512, 16, 4)),
+}
+
+
+@pytest.mark.parametrize("power", [1, 7, 127, 449, 8387])
+@pytest.mark.parametrize("diagonal", [False, True])
+@pytest.mark.parametrize("name", FULL)
+def test_the_compiled_tile(compiler, name: str, diagonal: bool, power: int) -> None:
+    a, b = (block.float() for block in FULL[name])
+    b = a if diagonal else b
+    scale = largest_entry((a @ b.T).double(), diagonal)
+    kept = a.clone()
+    weights, largest, total = fused_tiles.gram_power_tile(a, b, power, scale, diagonal=diagonal)
+    plain = gram_power_tile(a, b, power, scale, diagonal=diagonal)
+    assert weights.isfinite().all()
+    for found, expected in zip((weights, largest, total), plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30)
+    assert torch.equal(a, kept)
+
+
+@pytest.mark.parametrize("rows", [(512, 511), (100, 512), (64, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ragged_tiles_are_those_of_torch(rows: tuple[int, int], dtype: torch.dtype) -> None:
+    a, b = unit(rows[0], 20, 0, dtype), unit(rows[1], 20, 1, dtype)
+    found, plain = (
+        module.gram_power_tile(a, b, 31, 0.7, diagonal=False, precision="bf16") for module in (fused_tiles, torch_tiles)
+    )
+    assert all(torch.equal(*pair) for pair in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize(("power", "precision"), [(4, "ieee"), (3, "fp8")])
+def test_the_compiled_tile_refuses_what_torch_refuses(power: int, precision: str) -> None:
+    rows = unit(512, 8, 0, torch.float32)
+    with pytest.raises(ValueError, match=r"must be odd|use one of"):
+        fused_tiles.gram_power_tile(rows, rows, power, 1.0, diagonal=True, precision=precision)
+
+
+def test_a_run_with_compiled_tiles_is_the_same_run(compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = packing.optimise(600, 8, seed=0, steps=40)
+    calls = []
+    monkeypatch.setattr(kernels, "COMPILING_PAYS", 0)
+    compiled = fused_tiles._fused
+    monkeypatch.setattr(fused_tiles, "_fused", lambda *tile: calls.append(tile) or compiled(*tile))
+    fused = packing.optimise(600, 8, seed=0, steps=40)
+    assert len(calls) >= 40  # the one whole tile of 600 rows, at each step
+    assert fused.coherence == pytest.approx(plain.coherence, rel=1e-5)
+
+
+WITHOUT_COMPILER = """
+import torch
+from repcap_utils import packing
+from repcap_utils.kernels import fused_tiles, torch_tiles
+rows = packing.random_unit_vectors(512, 8, 0).float()
+found, plain = (m.gram_power_tile(rows, rows, 9, 1.0, diagonal=True) for m in (fused_tiles, torch_tiles))
+assert not fused_tiles.compiles()
+assert all(torch.equal(*pair) for pair in zip(found, plain, strict=True))
+"""
+
+
+def test_without_a_compiler_tiles_are_those_of_torch(tmp_path: Path) -> None:
+    environment = os.environ | {"CXX": str(tmp_path / "none"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.fixture
 def dispatch():
-    kernels.tiles.cache_clear()
+    kernels._cuda_tiles.cache_clear()
     yield kernels.tiles
-    kernels.tiles.cache_clear()
+    kernels._cuda_tiles.cache_clear()
 
 
-def test_the_cpu_takes_torch(dispatch) -> None:
-    assert dispatch(torch.device("cpu")) is torch_tiles
+@pytest.mark.parametrize(("entries", "module"), [(0, torch_tiles), (4.9e10, torch_tiles), (5e10, fused_tiles)])
+def test_the_cpu_takes_torch_and_compiles_for_long_runs(dispatch, entries: float, module: ModuleType) -> None:
+    assert dispatch(torch.device("cpu"), entries) is module
 
 
 def test_cuda_takes_triton(dispatch) -> None:

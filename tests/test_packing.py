@@ -8,6 +8,7 @@ import torch
 
 from repcap_utils import bounds, packing, paths
 from repcap_utils.errors import RepcapError
+from repcap_utils.kernels import torch_tiles
 
 
 def brute_force_coherence(vectors: torch.Tensor) -> float:
@@ -257,7 +258,7 @@ def test_tiles_do_not_change_the_result(tile):
 
 
 def engine(tile: int = 5) -> packing._Engine:
-    return packing._Engine(tile, torch.float64, torch.device("cpu"), "ieee", None)
+    return packing._Engine(tile, torch_tiles.gram_power_tile, torch.float64, torch.device("cpu"), "ieee", None)
 
 
 def test_gradient_is_that_of_the_power_sum():

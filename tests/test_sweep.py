@@ -402,14 +402,16 @@ def test_unreadable_seeds_are_refused(text):
         sweep.parse_seeds(text)
 
 
-@pytest.mark.parametrize("content", ["", "k,d\n1,2\n"])
-def test_unknown_profile_and_foreign_stores_are_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "reason"), [("", "is empty"), (" \n", "is empty"), ("k,d\n1,2\n", "has columns 'k,d'")]
+)
+def test_unknown_profile_and_foreign_stores_are_refused(tmp_path, content, reason):
     with pytest.raises(RepcapError, match="unknown sweep profile"):
         sweep.profile_cells("packing", "gpu")
     store = tmp_path / "store.csv"
     store.write_text(content)
     for use in (lambda: sweep.read(sweep.PACKING, store), lambda: sweep.run(sweep.PACKING, cells((20, 4)), store)):
-        with pytest.raises(RepcapError, match="has columns"):
+        with pytest.raises(RepcapError, match=reason):
             use()
     assert store.read_text() == content
     assert list(tmp_path.iterdir()) == [store]

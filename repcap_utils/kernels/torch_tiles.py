@@ -49,17 +49,27 @@ def gram_power_tile(
         ValueError: an even power or an unknown precision.
     """
     check_power(power)
-    a, b = _rounded(a, b, precision)
-    # One allocation for all three: the C library gives freed memory back to the system when several of this size meet.
-    quotients, square, weights = a.new_empty(3, len(a), len(b))
-    torch.addmm(quotients, a, b.T, beta=0.0, alpha=1.0 / scale, out=quotients)
-    if diagonal:
-        quotients.fill_diagonal_(0.0)
-    low, high = torch.aminmax(quotients)
-    weights = _odd_power(quotients, power, square, weights)
+    base, square, weights = quotients(a, b, scale, diagonal=diagonal, precision=precision, buffers=3)
+    low, high = torch.aminmax(base)
+    weights = _odd_power(base, power, square, weights)
     # torch.sum adds in a cascade, where a dot product of this length would lose digits.
-    total = torch.mul(quotients, weights, out=square).sum()
+    total = torch.mul(base, weights, out=square).sum()
     return weights, torch.maximum(-low, high) * scale, total
+
+
+def quotients(a: Tensor, b: Tensor, scale: float, *, diagonal: bool, precision: str, buffers: int) -> Tensor:
+    """`buffers` x n x m: first `a @ b.T` / `scale`, with zeros in the diagonal where asked for, then room for as many more.
+
+    Raises:
+        ValueError: an unknown precision.
+    """
+    a, b = _rounded(a, b, precision)
+    # One allocation for all: the C library gives freed memory back to the system when several of this size meet.
+    tile = a.new_empty(buffers, len(a), len(b))
+    torch.addmm(tile[0], a, b.T, beta=0.0, alpha=1.0 / scale, out=tile[0])
+    if diagonal:
+        tile[0].fill_diagonal_(0.0)
+    return tile
 
 
 def cosine_tile(

@@ -3,6 +3,7 @@
 import json
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -130,7 +131,7 @@ def epsilon(
     as_json: Json = False,
 ) -> None:
     """Epsilon and capacity of a model's token embeddings, exact over all pairs, beside the published models."""
-    from repcap_utils import embeddings, model_report
+    from repcap_utils import embeddings, model_report, survey
     from repcap_utils.containers import VocabularyError
 
     options = {"tensor": tensor, "unembedding": unembedding, "revision": revision, "allow_download": allow_download}
@@ -142,16 +143,8 @@ def epsilon(
     components = model_report.PROFILE if profile else model_report.MEAN_ROW
     facts = model_report.facts(embedding, unembedding=unembedding, components=components, note=note)
     if keep:
-        _keep(embedding)
+        survey.keep(embedding)
     print(json.dumps(facts, indent=2) if as_json else "\n".join(model_report.lines(facts)))
-
-
-def _keep(embedding) -> None:
-    from repcap_utils import survey
-
-    survey.keep(survey.EPSILON, [survey.measure(embedding)])
-    survey.keep(survey.ISOTROPY, survey.isotropy_rows(embedding))
-    survey.keep(survey.HISTOGRAMS, survey.histogram_rows(embedding))
 
 
 @app.command()
@@ -235,14 +228,16 @@ def survey(
         list[str] | None,
         typer.Argument(
             help="Default models, models of the paper's table, hub ids, or parts of such names, like llama.",
-            show_default="the default models",
+            show_default="the default models and the paper's 45",
         ),
     ] = None,
-    hub: Annotated[bool, typer.Option("--hub", help="Also the paper's 45 models, read from the hub.")] = False,
-    preflight: Annotated[
-        bool, typer.Option("--preflight", help="Only say what each model would take, all of them by default.")
-    ] = False,
+    local: Annotated[bool, typer.Option("--local", help="Only the default models, which need no network.")] = False,
+    preflight: Annotated[bool, typer.Option("--preflight", help="Only say what each model would take.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Also measure what is stored at the same revision.")] = False,
+    histograms: Annotated[
+        bool,
+        typer.Option("--histograms", help="Count every pair of models from the hub too; takes hours for a large one."),
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that measure, each one model at a time.")] = 1,
     scheduler: Annotated[
         str | None,
@@ -253,32 +248,40 @@ def survey(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure models into data/survey: epsilon, histograms of all cosines, common directions. Safe to interrupt."""
+    """Measure models into data/survey: epsilon, common directions, histograms of all cosines. Safe to interrupt."""
     from repcap_utils import survey
 
+    if names and local:
+        raise RepcapError("--local is for a survey without names; leave one of the two out")
+    say = (lambda _line: None) if as_json else partial(print, flush=True)
+    say(_CHECK.format("model", "status", "to read", "of", "").rstrip())
     checks = []
-    if not as_json:
-        print(_CHECK.format("model", "status", "to read", "of", "").rstrip())
-    for check in survey.preflight(survey.targets(names or (), hub=hub or preflight)):
+    for check in survey.preflight(survey.targets(names or (), hub=not local)):
         checks.append(check)
-        if not as_json:
-            print(_check_line(check), flush=True)
+        if check.status != survey.NOT_ASKED:
+            say(_check_line(check))
+    not_asked = {check.target.name: check.reason for check in checks if check.status == survey.NOT_ASKED}
+    if not_asked:
+        say(f"{_models(len(not_asked))} more not asked: {next(iter(not_asked.values()))}")
+    say(f"to read in all: {bytes_shown(sum(check.bytes_to_read or 0 for check in checks))}")
     facts = {"preflight": [_check_facts(check) for check in checks]}
     if not preflight:
         outcomes = []
-        for outcome in survey.run(checks, again=again, workers=workers, scheduler=scheduler):
+        options = {"again": again, "histograms": histograms, "workers": workers, "scheduler": scheduler}
+        for outcome in survey.run(checks, **options):
             outcomes.append(outcome)
-            if not as_json:
-                print(_outcome_line(outcome), flush=True)
+            if outcome.name not in not_asked:
+                say(_outcome_line(outcome))
         facts |= _survey_facts(outcomes)
-    if as_json:
-        print(json.dumps(facts, indent=2))
-    elif not preflight:
         missing = facts["missing"]
         listed = f"; missing {len(missing)}: {', '.join(missing)}" if missing else ""
-        print(f"{survey.EPSILON}: {len(outcomes) - len(missing)} of {len(outcomes)} models{listed}")
-        if not (hub or names):
-            print("The paper's 45 models are read from the hub: --hub; --preflight says what that takes.")
+        say(f"{survey.EPSILON}: {len(outcomes) - len(missing)} of {_models(len(outcomes))}{listed}")
+    if as_json:
+        print(json.dumps(facts, indent=2))
+
+
+def _models(count: int) -> str:
+    return f"{count} model{'' if count == 1 else 's'}"
 
 
 _CHECK = "{:<46} {:<12} {:>9} {:>9}  {}"

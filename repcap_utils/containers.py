@@ -227,7 +227,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     raise RepcapError(f"{path}: not a JSON object; fetch it again, or remove it to do without")
 
 
-def _read_vocabulary(folder: Path) -> dict[int, str] | None:
+def read_vocabulary(folder: Path) -> dict[int, str] | None:
     """The vocabulary beside the weights, by token id, or None when there is no vocabulary file.
 
     Raises:
@@ -274,7 +274,7 @@ class _File:
         return self.path
 
     def tokens(self) -> dict[int, str] | None:
-        return _read_vocabulary(self.path.parent)
+        return read_vocabulary(self.path.parent)
 
 
 # --- safetensors and PyTorch checkpoints ------------------------------------------------------------------------------

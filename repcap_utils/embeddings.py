@@ -88,7 +88,7 @@ _TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config
 _EXACT_ONLY = ("shared.weight", "embedder.weight")
 _LIKELY = re.compile(r"emb|wte|head|shared|tok|output|word")
 _ROWS_PER_STEP = 4096
-_COMPARED_ROWS = 64
+_COMPARED_ROWS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,16 +388,23 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def _matrices(container: Container) -> str:
-    """Up to 8 matrices of the file, those with the most rows first, for an error message."""
-    shapes = {}
-    # Each shard of a remote repository costs a request: names that tell nothing are left out there.
-    for name in filter(_LIKELY.search, container.names()) if hasattr(container, "repo_id") else container.names():
-        with suppress(RepcapError):  # a shard that is not here
-            shapes[name] = container.entry(name).shape
+    """Up to 8 matrices of the file, those with the most rows first, for an error message.
+
+    Of a remote repository only shards whose header was read already tell shapes: one request each would be too many.
+    """
+    is_known = getattr(container, "is_known", lambda _name: True)
+    shapes, unread = {}, []
+    for name in container.names():
+        if is_known(name):
+            with suppress(RepcapError):  # a shard that is not here
+                shapes[name] = container.entry(name).shape
+        else:
+            unread.append(name)
     matrices = sorted((name for name in shapes if len(shapes[name]) == 2), key=lambda name: (-shapes[name][0], name))
-    listed = ", ".join(f"{name} {_times(shapes[name])}" for name in matrices[:8])
-    more = f" and {len(matrices) - 8} more" if len(matrices) > 8 else ""
-    return listed + more if listed else "but the file holds no matrix"
+    found = [f"{name} {_times(shapes[name])}" for name in matrices]
+    found += list(filter(_LIKELY.search, unread)) or (unread if not found else [])
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    return ", ".join(found[:8]) + more if found else "but the file holds no matrix"
 
 
 def _require(container: Container, name: str) -> None:

@@ -3,7 +3,8 @@
     python benchmarks/epsilon.py [--quick] [--profile] [--json FILE]
 
 The matrix is seeded and clustered, stored as bfloat16. One fresh process runs the whole command on it: all that it prints, from
-both epsilons (as stored, and without the mean row; with --profile also without 1, 4 and 16 principal components) to the row report.
+the epsilons (as stored and without the mean row; with --profile also without 1, 4 and 16 principal components) to the row
+report.
 
 Operations are those of floating-point arithmetic, a multiplication and an addition being two, by one rule for both sides. The
 command's are counted as torch dispatches them, waste included. V x V is taken at its least: V (V - 1) / 2 products of two rows,

@@ -109,7 +109,9 @@ def epsilon(
     ] = False,
     profile: Annotated[
         bool,
-        typer.Option("--profile", help="Epsilon without 1, 4 and 16 principal components too; takes three times as long."),
+        typer.Option(
+            "--profile", help="Epsilon without 1, 4 and 16 principal components too; takes three times as long."
+        ),
     ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub repository.")] = None,
     allow_download: Annotated[
@@ -262,7 +264,7 @@ def survey(
             say(_check_line(check))
     not_asked = {check.target.name: check.reason for check in checks if check.status == survey.NOT_ASKED}
     if not_asked:
-        say(f"{_models(len(not_asked))} more not asked: {next(iter(not_asked.values()))}")
+        say(f"not asked: {_models(len(not_asked))}, because {next(iter(not_asked.values()))}")
     say(f"to read in all: {bytes_shown(sum(check.bytes_to_read or 0 for check in checks))}")
     facts = {"preflight": [_check_facts(check) for check in checks]}
     if not preflight:

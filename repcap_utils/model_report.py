@@ -105,9 +105,7 @@ def _model_facts(embedding: Embedding, note: str | None) -> dict:
     }
 
 
-def _matrix_facts(
-    weight: Matrix, tokens: list[str] | None, vocab_size: int | None, components: Sequence[int]
-) -> dict:
+def _matrix_facts(weight: Matrix, tokens: list[str] | None, vocab_size: int | None, components: Sequence[int]) -> dict:
     """All that is said of one matrix."""
     report = rows.report(weight, tokens, None if tokens else vocab_size)
     moments, without, d_model = report.moments, report.without, weight.shape[1]

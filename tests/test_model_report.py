@@ -26,8 +26,10 @@ def test_common_directions_are_removed_as_asked_for(embedding, components):
 
 
 def test_components_that_the_rows_do_not_have_are_left_out(tmp_path):
-    save_file({"wte.weight": torch.randn(6, 24, generator=torch.Generator().manual_seed(0))}, tmp_path / "m.safetensors")
-    found = model_report.facts(embeddings.load(tmp_path), components=model_report.PROFILE)
+    save_file(
+        {"wte.weight": torch.randn(6, 24, generator=torch.Generator().manual_seed(0))}, tmp_path / "m.safetensors"
+    )
+    found = model_report.facts(embeddings.load(tmp_path, tensor="wte.weight"), components=model_report.PROFILE)
     assert [step["components"] for step in found["without_common_directions"]] == [0, 1, 4]
 
 

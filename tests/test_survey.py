@@ -6,7 +6,7 @@ from hub_server import HubServer, Trouble, sharded, single
 from huggingface_hub.utils import close_session
 from test_hub import point
 
-from repcap_utils import embeddings, models, paths, similarity, survey, tables
+from repcap_utils import embeddings, models, paths, similarity, survey, sweep, tables
 from repcap_utils.errors import RepcapError
 
 
@@ -326,19 +326,24 @@ def test_workers_are_a_positive_number(workers):
         list(survey.run([], workers=workers))
 
 
-def test_a_scheduler_that_goes_away_keeps_what_is_measured_and_is_one_line(hub):
+def test_a_scheduler_that_goes_away_keeps_what_is_measured_and_is_one_line(hub, tmp_path, monkeypatch):
     from distributed import LocalCluster
 
     names = [f"owner/{number}" for number in range(40)]
     for seed, name in enumerate(names):
         hub.add(name, {"model.safetensors": single({NAME: matrix(seed)})})
     checks = list(survey.preflight(survey.targets(names)))
+    monkeypatch.setattr(sweep, "CONNECT_SECONDS", 3)  # how long the client looks for the scheduler when it is lost
+    environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "worker"), "OMP_NUM_THREADS": "1"}
+    one = {"n_workers": 1, "threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None}
     measured = []
-    with LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=0, dashboard_address=None) as cluster:
-        with pytest.raises(RepcapError, match=r"lost the dask scheduler tcp://.*; finished models are stored"):
-            for outcome in survey.run(checks, scheduler=cluster.scheduler_address):
-                measured.append(outcome.name)
-                if len(measured) == 2:
-                    cluster.close()
+    with (
+        LocalCluster(**one, env=environment) as cluster,
+        pytest.raises(RepcapError, match=r"lost the dask scheduler tcp://.*; finished models are stored"),
+    ):
+        for outcome in survey.run(checks, scheduler=cluster.scheduler_address):
+            measured.append(outcome.name)
+            if len(measured) == 2:
+                cluster.close()
     assert 2 <= len(measured) < len(names)
     assert set(survey.read(survey.EPSILON).name) == set(measured)

@@ -835,6 +835,7 @@ def test_listing_what_could_be_meant_costs_no_header(server, names):
 
 def test_a_head_costs_little_however_wide_the_model_is(server):
     wide, head = matrix(40, 16384), matrix(40, 16384, seed=1)
-    server.add(REPO, sharded([{NAME: wide}, {"lm_head.weight": head}]))
+    config = json.dumps({"vocab_size": 40, "hidden_size": 16384}).encode()
+    server.add(REPO, sharded([{NAME: wide}, {"lm_head.weight": head}]) | {"config.json": config})
     assert embeddings.load(REPO, unembedding=False).head == "different"
     assert server.sent <= wide.nbytes + SLACK

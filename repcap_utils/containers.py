@@ -361,7 +361,16 @@ class _Torch(_Unscaled):
                 f"{path}: holds more than tensors ({_reason(error)}), and unpickling that could run code; "
                 "it is refused: convert it to safetensors"
             ) from error
-        except (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ImportError) as error:
+        except (
+            RuntimeError,
+            OSError,
+            EOFError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            TypeError,
+            ImportError,
+        ) as error:
             raise RepcapError(f"{path}: not an intact PyTorch checkpoint ({_reason(error)}); fetch it again") from error
         self._tensors = dict(_tensors_in(content))
 

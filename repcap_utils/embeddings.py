@@ -313,7 +313,26 @@ def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
         raise RepcapError(
             f"{container.path}: several token embeddings of different sizes; choose one with tensor= (--tensor): {listed}"
         )
+    rivals = [name for name in able if _is_wrapped(name) == _is_wrapped(able[0])]
+    if not all(_start_alike(container, able[0], other) for other in rivals[1:]):
+        raise RepcapError(
+            f"{container.path}: several models, whose token embeddings differ; choose one with tensor= (--tensor): "
+            f"{', '.join(rivals)}"
+        )
     return able[0], fits[able[0]].turned
+
+
+def _is_wrapped(name: str) -> bool:
+    """Whether a known name stands behind a prefix, as in a part of a larger model, or in one of several."""
+    return _split(name)[0] != ""
+
+
+def _start_alike(container: Container, one: str, other: str) -> bool:
+    """Whether two matrices of one shape are equal; of a remote repository only the first rows are compared."""
+    if container.entry(one).storage != container.entry(other).storage:
+        return False
+    first_rows = getattr(container, "first_rows", lambda name, _count: container.read(name))
+    return torch.equal(first_rows(one, _COMPARED_ROWS), first_rows(other, _COMPARED_ROWS))
 
 
 def _candidates(names: list[str]) -> list[str]:
@@ -404,7 +423,7 @@ def _matrices(container: Container) -> str:
     found = [f"{name} {_times(shapes[name])}" for name in matrices]
     found += list(filter(_LIKELY.search, unread)) or (unread if not found else [])
     more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-    return ", ".join(found[:8]) + more if found else "but the file holds no matrix"
+    return ", ".join(found[:8]) + more if found else "none, the file holds no matrix"
 
 
 def _require(container: Container, name: str) -> None:

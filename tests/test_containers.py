@@ -111,9 +111,9 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, wrap):
     assert "convert it to safetensors" in message
 
 
-@pytest.mark.parametrize("size", [100, 600])
+@pytest.mark.parametrize("size", [100, 600, 20_000])
 def test_a_truncated_checkpoint_is_refused(tmp_path, size):
-    torch.save({NAME: WEIGHT}, tmp_path / "m.pt")
+    torch.save({"first": torch.zeros(300, 16), NAME: torch.ones(300, 16)}, tmp_path / "m.pt")
     (tmp_path / "m.pt").write_bytes((tmp_path / "m.pt").read_bytes()[:size])
     refused(tmp_path / "m.pt", mentions="not an intact PyTorch checkpoint")
 

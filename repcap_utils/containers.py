@@ -196,7 +196,7 @@ def _open_file(path: Path) -> Container:
         return {".gguf": _Gguf, ".safetensors": _Safetensors}[path.suffix](path)
     if start.startswith((b"PK", b"\x80")):
         return _Torch(path)
-    if path.suffix == ".bin":
+    if path.suffix == ".bin" and not path.name.startswith("pytorch_model"):
         return _Ctranslate2(path)
     raise RepcapError(f"{path}: not a PyTorch checkpoint (neither a zip archive nor a pickle); fetch it again")
 

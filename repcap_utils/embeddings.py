@@ -270,6 +270,12 @@ def _refusing_os_errors(source: str | Path) -> Iterator[None]:
         raise RepcapError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
+def _where(container: Container) -> str:
+    """What an error calls a container: its path, or the hub's repository and commit."""
+    repo_id = getattr(container, "repo_id", None)
+    return str(container.path) if repo_id is None else f"{repo_id}@{container.revision[:8]}"
+
+
 # --- which tensor -----------------------------------------------------------------------------------------------------
 
 
@@ -297,7 +303,7 @@ def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
     names = _candidates(container.names())
     if not names:
         raise RepcapError(
-            f"{container.path}: no token embedding under a known name; choose one with tensor= (--tensor): "
+            f"{_where(container)}: no token embedding under a known name; choose one with tensor= (--tensor): "
             f"{_matrices(container)}"
         )
     fits = {name: _fit(container.entry(name).shape, sizes, lambda: _token_count(container)) for name in names}
@@ -305,18 +311,18 @@ def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
     able = [name for name in able if fits[name].agrees] or able
     if not able:
         raise RepcapError(
-            f"{container.path}, tensor {names[0]!r}: {fits[names[0]].reason}; choose with tensor= (--tensor): "
+            f"{_where(container)}, tensor {names[0]!r}: {fits[names[0]].reason}; choose with tensor= (--tensor): "
             f"{_matrices(container)}"
         )
     if len({container.entry(name).shape for name in able}) > 1:
         listed = ", ".join(f"{name} {_times(container.entry(name).shape)}" for name in able)
         raise RepcapError(
-            f"{container.path}: several token embeddings of different sizes; choose one with tensor= (--tensor): {listed}"
+            f"{_where(container)}: several token embeddings of different sizes; choose one with tensor= (--tensor): {listed}"
         )
     rivals = [name for name in able if _is_wrapped(name) == _is_wrapped(able[0])]
     if not all(_start_alike(container, able[0], other) for other in rivals[1:]):
         raise RepcapError(
-            f"{container.path}: several models, whose token embeddings differ; choose one with tensor= (--tensor): "
+            f"{_where(container)}: several models, whose token embeddings differ; choose one with tensor= (--tensor): "
             f"{', '.join(rivals)}"
         )
     return able[0], fits[able[0]].turned
@@ -429,7 +435,7 @@ def _matrices(container: Container) -> str:
 def _require(container: Container, name: str) -> None:
     if name not in container.names():
         raise RepcapError(
-            f"{container.path}, tensor {name!r}: there is none; choose one with tensor= (--tensor): "
+            f"{_where(container)}, tensor {name!r}: there is none; choose one with tensor= (--tensor): "
             f"{_matrices(container)}"
         )
 
@@ -439,7 +445,7 @@ def _require(container: Container, name: str) -> None:
 
 def _matrix(container: Container, name: str, turned: bool = False) -> torch.Tensor:
     """The tensor `name` as V x d, checked to be a finite floating-point matrix with at least two rows."""
-    where = f"{container.path}, tensor {name!r}"
+    where = f"{_where(container)}, tensor {name!r}"
     _require(container, name)
     shape = container.entry(name).shape
     if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:

@@ -236,7 +236,7 @@ def _resolve(repo_id: str, revision: str | None) -> "_Remote":
             f"{repo_id}{at}: not in the cache {home}, and HF_HUB_OFFLINE is set; unset it and read the model once",
             "unreachable",
         )
-    with _translated(repo_id, f"revision {revision!r}" if revision else "the repository"):
+    with _cache_errors(), _translated(repo_id, f"revision {revision!r}" if revision else "the repository"):
         api = HfApi(endpoint=constants.ENDPOINT, library_name="repcap", library_version=__version__)
         info = _persist(
             lambda: api.model_info(

@@ -830,6 +830,7 @@ def test_listing_what_could_be_meant_costs_no_header(server, names):
     with pytest.raises(RepcapError, match="no token embedding under a known name") as error:
         embeddings.load(REPO)
     assert all(name in str(error.value) for name in names)
+    assert str(error.value).startswith(f"{REPO}@")
     assert not [exchange for exchange in server.asked("/resolve/") if exchange.path.endswith(".safetensors")]
 
 
@@ -839,3 +840,9 @@ def test_a_head_costs_little_however_wide_the_model_is(server):
     server.add(REPO, sharded([{NAME: wide}, {"lm_head.weight": head}]) | {"config.json": config})
     assert embeddings.load(REPO, unembedding=False).head == "different"
     assert server.sent <= wide.nbytes + SLACK
+
+
+def test_a_home_that_is_a_file_is_told(server, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "file" / "token"))
+    refused(lambda: hub.open_repo(REPO), "Not a directory", "set HF_HOME")

@@ -78,10 +78,14 @@ def epsilon_profile(
         RepcapError: see `remove_common_directions` and `similarity.cosine_moments`.
     """
     rows = _checked(weight, components, device)
-    steps = [ProfileStep(False, 0, stored or moments_of(rows))]
+    stored = stored or moments_of(rows)
+    steps = [ProfileStep(False, 0, stored)]
     common = _common(rows, max(components, default=0), centre=True)
     for count in components:
-        steps.append(ProfileStep(True, count, moments_of(_residual_rows(rows, common, count))))
+        left = _residual_rows(rows, common, count)
+        # as long as nothing is lost the rows that repeat others are the same ones
+        duplicates = stored.duplicate_rows if len(left) == len(rows) else None
+        steps.append(ProfileStep(True, count, moments_of(left, duplicates=duplicates)))
     return steps
 
 

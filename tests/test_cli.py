@@ -80,6 +80,13 @@ def test_epsilon_of_a_file(tmp_path):
     assert "unembedding" not in facts
 
 
+def test_a_profile_removes_principal_components_too(tmp_path):
+    facts = epsilon_json(model_file(tmp_path), "--profile")
+    assert [step["components"] for step in facts["without_common_directions"]] == [0, 1, 4, 16]
+    text = runner.invoke(cli.app, ["epsilon", str(tmp_path), "--profile"]).output
+    assert "and 16 principal components  0." in text
+
+
 def test_epsilon_in_words(tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"t{row}\n" for row in range(390)))
     text = runner.invoke(cli.app, ["epsilon", str(model_file(tmp_path, lm_head=False))]).output

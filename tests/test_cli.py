@@ -299,12 +299,16 @@ def test_models_are_listed():
         (["models", "fetch", "nothing"], "nothing"),
     ],
 )
-def test_errors_are_one_line_and_not_zero(arguments, message):
-    result = run(*arguments)
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: ")
-    assert message in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+def test_errors_are_one_line_and_not_zero(arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(paths.ROOT)
+    monkeypatch.setattr(sys, "argv", ["repcap", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
 
 
 def test_sweep_of_named_cells(tmp_path, monkeypatch):

@@ -59,8 +59,8 @@ reference: $(READY) ## fetch the paper's two published sweeps, verified by sha25
 sweep: $(READY) ## compute missing cells of data/sweeps (resumable; cells by PROFILE; on dask workers if DASK_SCHEDULER_ADDRESS is set)
 	repcap sweep --profile $(if $(filter %.yaml %.yml,$(PROFILE)),cpu,$(PROFILE))
 
-survey: $(READY) build/models.stamp ## measure the default models, with HUB=1 the paper's 45 from the hub too (resumable; on dask workers if DASK_SCHEDULER_ADDRESS is set)
-	repcap survey $(if $(HUB),--hub)
+survey: $(READY) build/models.stamp ## measure the default models and the paper's 45 from the hub, LOCAL=1 the default ones alone (resumable; on dask workers as above)
+	repcap survey $(if $(LOCAL),--local)
 
 # Such a run writes below build/model, in a copy of the stores: the study's own rows, records and figures stay as they are.
 model: | $(READY) ## report on a model of your own in build/model: MODEL=name, path or hub id (owner/name)

@@ -1,36 +1,33 @@
 """Cost of `repcap epsilon` on a large local file: peak memory, counted operations against V x V, time beside tiles of V x V.
 
-    python benchmarks/epsilon.py [--quick] [--json FILE]
+    python benchmarks/epsilon.py [--quick] [--profile] [--json FILE]
 
 The matrix is seeded and clustered, stored as bfloat16. One fresh process runs the whole command on it: all that it prints, from
-five epsilons (as stored, and without four sets of common directions) to the row report. Operations are counted as torch
-dispatches them. V x V is what tiles of the upper triangle would need, once or for each epsilon, by the time of one tile.
+the epsilons (as stored and without the mean row; with --profile also without 1, 4 and 16 principal components) to the row
+report.
+
+Operations are those of floating-point arithmetic, a multiplication and an addition being two, by one rule for both sides. The
+command's are counted as torch dispatches them, waste included. V x V is taken at its least: V (V - 1) / 2 products of two rows,
+2 d operations each, for one epsilon. Its time is that of tiles of the upper triangle, by the time of one tile.
 """
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
+from common import Figures, options, printed_by, publish
 from safetensors.torch import save_file
-
-from repcap_utils.paths import ROOT, write_text
 
 TILE = 2048
 CLUSTERS = 500
 
-# VmHWM, since ru_maxrss of a child starts at the peak of the process that started it.
 COMMAND = """
-import contextlib, io, json, math, sys, time
-from pathlib import Path
+import contextlib, io, json, sys, time
 import torch
+from common import peak_bytes
 from torch.utils._python_dispatch import TorchDispatchMode
-from repcap_utils import cli
+from repcap_utils import cli, isotropy
 
 PRODUCTS = {"mm": 1, "mv": 1, "bmm": 1, "dot": 1, "addmm": 2, "addmv": 2}  # the position of the second factor
 
@@ -42,8 +39,6 @@ class Operations(TorchDispatchMode):
         if name in PRODUCTS:
             inner = arguments[PRODUCTS[name]].shape[-2 if arguments[PRODUCTS[name]].ndim > 1 else -1]
             self.total += 2 * result.numel() * inner
-        elif name.endswith("linalg_eigh"):
-            self.total += 9 * arguments[0].shape[-1] ** 3  # by the operation counts of LAPACK
         elif isinstance(result, torch.Tensor):
             inputs = [part.numel() for part in arguments if isinstance(part, torch.Tensor)]
             self.total += 0 if function.is_view else max([result.numel(), *inputs])
@@ -51,13 +46,20 @@ class Operations(TorchDispatchMode):
 
 started, out = time.perf_counter(), io.StringIO()
 with Operations() as operations, contextlib.redirect_stdout(out):
-    cli.app(["epsilon", sys.argv[1], "--json"], standalone_mode=False)
-line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    eigenvectors = isotropy._top_eigenvectors
+    def counted(covariance, count):  # outside torch: LAPACK's reduction to tridiagonal form, and the way back
+        d = len(covariance)
+        operations.total += 4 * d**3 // 3 + 2 * d**2 * count
+        return eigenvectors(covariance, count)
+    isotropy._top_eigenvectors = counted
+    cli.app(["epsilon", *sys.argv[1:], "--json"], standalone_mode=False)
+facts = json.loads(out.getvalue())
 print(json.dumps({
-    "epsilon": json.loads(out.getvalue())["epsilon"],
+    "epsilon": facts["epsilon"],
+    "epsilons": 1 + len(facts["without_common_directions"]),
     "seconds": time.perf_counter() - started,
     "operations": operations.total,
-    "peak_bytes": int(line.split()[1]) * 1024,
+    "peak_bytes": peak_bytes(),
 }))
 """
 
@@ -85,26 +87,24 @@ def tiled_seconds(rows: int, d: int) -> float:
     return best * rows * (rows - 1) / 2 / TILE**2
 
 
-def measure(quick: bool) -> dict[str, float | str | int]:
+def measure(quick: bool, profile: bool) -> Figures:
     """All figures, by name."""
     rows, d = (8000, 256) if quick else (128_256, 4096)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         save_file({"model.embed_tokens.weight": clustered(rows, d)}, path)
-        command = [sys.executable, "-c", COMMAND, str(path)]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout)
-    products = rows * (rows - 1) * d  # one multiplication and one addition for each pair and dimension
+        found = printed_by(COMMAND, path, *(["--profile"] if profile else []), HF_HUB_OFFLINE="1")
+    products = rows * (rows - 1) * d
     return {
         "shape": f"{rows} x {d} bfloat16",
         "threads": torch.get_num_threads(),
         "epsilon": found["epsilon"],
+        "epsilons": found["epsilons"],
         "peak_memory_gb": found["peak_bytes"] / 1e9,
         "operations": float(found["operations"]),
         "operations_of_one_v_by_v": float(products),
         "fewer_than_one_v_by_v": products / found["operations"],
-        "fewer_than_v_by_v_for_each_of_the_five_epsilons": 5 * products / found["operations"],
+        "fewer_than_v_by_v_for_each_epsilon": found["epsilons"] * products / found["operations"],
         "seconds": found["seconds"],
         "seconds_of_one_tiled_v_by_v_estimated": tiled_seconds(rows, d),
     }
@@ -112,16 +112,10 @@ def measure(quick: bool) -> dict[str, float | str | int]:
 
 def main() -> None:
     """Print the table as markdown; with --json also write the figures to a file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a small matrix, a few seconds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser = options(__doc__.splitlines()[0])
+    parser.add_argument("--profile", action="store_true", help="run the command with --profile: five epsilons")
     arguments = parser.parse_args()
-    figures = measure(arguments.quick)
-    print("| figure | value |\n| --- | --- |")
-    for name, value in figures.items():
-        print(f"| {name.replace('_', ' ')} | {f'{value:.4g}' if isinstance(value, float) else value} |")
-    if arguments.json:
-        write_text(arguments.json, json.dumps(figures, indent=2) + "\n")
+    publish(measure(arguments.quick, arguments.profile), arguments.json)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,6 @@ an hour on two cores, and stores how the coherence of both falls with time: data
 machine otherwise idle.
 """
 
-import argparse
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,29 +15,26 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 import torch
+from common import Figures, options, printed_by, publish
 
 from repcap_utils import __version__, packing, sweep
 from repcap_utils.kernels import fused_tiles, torch_tiles
-from repcap_utils.paths import ROOT, write_text
+from repcap_utils.paths import write_text
 
 PRINTED = {(2000, 64): 0.2363, (2000, 512): 0.0527}
 """Coherence by cell that arXiv 2606.02765 prints (sec. 3.3, fig. 7): to be gone below."""
 
 POINTS = 80  # stored of a run, evenly spaced in the logarithm of the step
 
-# VmHWM, since ru_maxrss of a child starts at the peak of the process that started it.
 MEMORY = """
 import sys
-from pathlib import Path
+from common import peak_bytes
 from repcap_utils import packing
-def peak():
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1])
 k, d = int(sys.argv[1]), int(sys.argv[2])
 packing.optimise(600, 32, steps=1)
-before = peak()
+before = peak_bytes()
 packing.optimise(k, d, steps=1)
-print(peak() - before)
+print(peak_bytes() - before)
 """
 
 
@@ -99,9 +92,7 @@ def fused_ratio(d: int, power: int = 199) -> float:
 
 def working_memory(k: int, d: int) -> int:
     """Rise of the peak resident size of a fresh process by one step and the certificate, in bytes (Linux)."""
-    command = [sys.executable, "-c", MEMORY, str(k), str(d)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return int(done.stdout) * 1024
+    return printed_by(MEMORY, k, d)
 
 
 def traced(method: str, k: int, d: int, steps: int) -> pd.DataFrame:
@@ -151,7 +142,7 @@ def thinned(traces: pd.DataFrame) -> pd.DataFrame:
     return table[columns].astype({"step": int})
 
 
-def measure(quick: bool) -> dict[str, float | str | int]:
+def measure(quick: bool) -> Figures:
     """All figures but the convergence, by name."""
     large, middle, huge = ((800, 256), (500, 64), (3000, 64)) if quick else ((8000, 1024), (4000, 256), (32_000, 1024))
     rates = product_share(*large, steps=3 if quick else 6)
@@ -170,9 +161,7 @@ def measure(quick: bool) -> dict[str, float | str | int]:
 
 def main() -> None:
     """Print the table as markdown; with --json and --convergence also write files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small shapes, a few seconds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser = options(__doc__.splitlines()[0])
     parser.add_argument("--convergence", type=Path, metavar="FILE", help="also trace both procedures into FILE")
     arguments = parser.parse_args()
     figures = measure(arguments.quick)
@@ -180,11 +169,7 @@ def main() -> None:
         traces = convergence(20 if arguments.quick else 5000)
         figures |= times_to_printed(traces)
         write_text(arguments.convergence, thinned(traces).to_csv(index=False, lineterminator="\n"))
-    print("| figure | value |\n| --- | --- |")
-    for name, value in figures.items():
-        print(f"| {name.replace('_', ' ')} | {f'{value:.4g}' if isinstance(value, float) else value} |")
-    if arguments.json:
-        write_text(arguments.json, json.dumps(figures, indent=2) + "\n")
+    publish(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -6,38 +6,29 @@ Times are the best of alternating runs in one process; memory is the rise of the
 that already holds the matrix.
 """
 
-import argparse
-import json
 import math
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import torch
+from common import Figures, options, printed_by, publish
 
-from repcap_utils.paths import ROOT, write_text
 from repcap_utils.similarity import UnitRows, cosine_histogram, cosine_moments, unit_rows
 
 TILE = 2048
 
-# VmHWM, since ru_maxrss of a child starts at the peak of the process that started it.
 MEMORY = """
 import sys
-from pathlib import Path
 import torch
+from common import peak_bytes
 from repcap_utils.similarity import cosine_moments
-def peak():
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1])
 rows, d = int(sys.argv[1]), int(sys.argv[2])
 weight = torch.empty(rows, d, dtype=torch.bfloat16)
 for start in range(0, rows, 1000):
     weight[start : start + 1000] = torch.randn(len(weight[start : start + 1000]), d)
 cosine_moments(torch.randn(600, 32))
-before = peak()
+before = peak_bytes()
 cosine_moments(weight)
-print(peak() - before)
+print(peak_bytes() - before)
 """
 
 
@@ -89,12 +80,10 @@ def histogram_rate(rows: int, d: int) -> float:
 
 def scratch_bytes(rows: int, d: int) -> int:
     """Rise of the peak resident size over a process that holds a bfloat16 matrix (Linux)."""
-    command = [sys.executable, "-c", MEMORY, str(rows), str(d)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return int(done.stdout) * 1024
+    return printed_by(MEMORY, rows, d)
 
 
-def measure(quick: bool) -> dict[str, float | str | int]:
+def measure(quick: bool) -> Figures:
     """All figures, by name."""
     rows, d, rounds = (4000, 256, 2) if quick else (32_000, 1024, 3)
     wide_rows, wide_d = (4000, 512) if quick else (32_000, 4096)
@@ -113,16 +102,8 @@ def measure(quick: bool) -> dict[str, float | str | int]:
 
 def main() -> None:
     """Print the table as markdown; with --json also write the figures to a file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small shapes, a few seconds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    arguments = parser.parse_args()
-    figures = measure(arguments.quick)
-    print("| figure | value |\n| --- | --- |")
-    for name, value in figures.items():
-        print(f"| {name.replace('_', ' ')} | {f'{value:.4g}' if isinstance(value, float) else value} |")
-    if arguments.json:
-        write_text(arguments.json, json.dumps(figures, indent=2) + "\n")
+    arguments = options(__doc__.splitlines()[0]).parse_args()
+    publish(measure(arguments.quick), arguments.json)
 
 
 if __name__ == "__main__":

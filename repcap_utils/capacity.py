@@ -452,6 +452,18 @@ class CapacityEstimate:
         """Largest number of directions over the `RATIO` and `FULL` curves."""
         return _directions(self.log10_high)
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What a reader is told, by name, as JSON can hold it."""
+        return {
+            "capacity": self.capacity,
+            "capacity_low": self.low,
+            "capacity_high": self.high,
+            "log10_capacity": self.log10_point,
+            "log10_by_form": dict(self.log10),
+            "flags": list(self.flags),
+        }
+
 
 def estimate(d: float, epsilon: float, *, fits: Mapping[str, Curve] | None = None) -> CapacityEstimate:
     """How many directions of coherence `epsilon` the formulas give in `d` dimensions, and how far they extrapolate.

@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 
 from repcap_utils import __version__
 from repcap_utils.errors import RepcapError
+from repcap_utils.texts import bytes_shown, duration, shown
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,6 +107,12 @@ def epsilon(
     unembedding: Annotated[
         bool, typer.Option("--unembedding", help="Measure the unembedding of an untied model too.")
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Epsilon without 1, 4 and 16 principal components too; takes three times as long."
+        ),
+    ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub repository.")] = None,
     allow_download: Annotated[
         bool,
@@ -126,7 +133,7 @@ def epsilon(
     as_json: Json = False,
 ) -> None:
     """Epsilon and capacity of a model's token embeddings, exact over all pairs, beside the published models."""
-    from repcap_utils import embeddings
+    from repcap_utils import embeddings, model_report, survey
     from repcap_utils.containers import VocabularyError
 
     options = {"tensor": tensor, "unembedding": unembedding, "revision": revision, "allow_download": allow_download}
@@ -135,189 +142,11 @@ def epsilon(
         embedding = embeddings.load(source, **options, tokens=note is None)
     except VocabularyError as error:
         embedding, note = embeddings.load(source, **options, tokens=False), str(error)
-    if unembedding and embedding.unembedding is None:
-        raise RepcapError(f"{embedding.name} has no unembedding of its own to measure ({_HEADS[embedding.head]})")
-    facts = _model_facts(embedding, note) | _matrix_facts(embedding.weight, embedding.tokens, embedding.vocab_size)
-    if unembedding:
-        facts["unembedding"] = _matrix_facts(embedding.unembedding, None, embedding.vocab_size)
+    components = model_report.PROFILE if profile else model_report.MEAN_ROW
+    facts = model_report.facts(embedding, unembedding=unembedding, components=components, note=note)
     if keep:
-        _keep(embedding)
-    print(json.dumps(facts, indent=2) if as_json else "\n".join(_report(facts)))
-
-
-_HEADS = {
-    "absent": "tied: no head is stored",
-    "equal": "tied: a head is stored, and equal bit for bit",
-    "different": "untied: a head of its own is stored",
-    None: "unknown: the source says nothing about a head",
-}
-_CLASSES = {1: "1 (above 0.2)", 2: "2 (below 0.1)", None: "none: between the paper's two"}
-_KINDS = {
-    "zero": "zero",
-    "duplicate": "equal to an earlier row",
-    "padded": "beyond the tokenizer",
-    "near_constant": "near-constant",
-    "untrained": "untrained, it seems",
-    "flagged": "any of these",
-}
-
-
-def _model_facts(embedding, note: str | None) -> dict:
-    hub = {
-        key: embedding.provenance[key] for key in ("revision", "traffic", "total_bytes") if key in embedding.provenance
-    }
-    return {
-        "name": embedding.name,
-        "format": embedding.provenance["format"],
-        "file": embedding.provenance["file"],
-        "tensor": embedding.provenance["tensor"],
-        "transposed": embedding.provenance["transposed"],
-        **hub,
-        "storage": embedding.storage,
-        "tied": embedding.tied,
-        "head": embedding.head,
-        "vocab_size": embedding.vocab_size,
-        "tokenizer": note or ("read" if embedding.tokens is not None else "none beside the weights"),
-    }
-
-
-def _matrix_facts(weight, tokens: list[str] | None, vocab_size: int | None) -> dict:
-    """All that is said of one matrix."""
-    from dataclasses import asdict
-
-    from repcap_utils import capacity, rows, similarity
-
-    report = rows.report(weight, tokens, None if tokens else vocab_size)
-    moments, without, d_model = report.moments, report.without, weight.shape[1]
-    facts = {
-        "V": weight.shape[0],
-        "d_model": d_model,
-        "mean": moments.mean,
-        "std": moments.std,
-        "epsilon": moments.epsilon,
-        "random_floor": similarity.random_floor(d_model),
-        "pairs": moments.pairs,
-        "zero_rows": moments.zero_rows,
-        "duplicate_rows": moments.duplicate_rows,
-        "class": 1 if moments.epsilon > 0.2 else 2 if moments.epsilon < 0.1 else None,
-    }
-    return (
-        facts
-        | {"without_common_directions": _profile(weight, moments)}
-        | _capacity_facts(capacity.estimate(d_model, moments.epsilon))
-        | {"nearest_published": _nearest_published(d_model, moments.epsilon)}
-        | {"rows": {kind: asdict(found) for kind, found in report.kinds.items()}}
-        | {"epsilon_without_flagged_rows": None if without is None else without.epsilon}
-    )
-
-
-def _profile(weight, stored) -> list[dict]:
-    """Epsilon without the mean row and without 1, 4 and 16 principal components too; empty where nothing would be left."""
-    from repcap_utils import isotropy
-
-    components = [count for count in (0, 1, 4, 16) if count < min(weight.shape[1], stored.rows - 1)]
-    try:
-        steps = isotropy.epsilon_profile(weight, components, stored=stored)[1:]
-    except RepcapError:
-        return []
-    return [{"components": step.components, "epsilon": step.moments.epsilon} for step in steps]
-
-
-def _nearest_published(d_model: int, epsilon: float, count: int = 3) -> list[dict]:
-    """The models of the paper's table 1 whose d_model and epsilon differ by the smallest factors."""
-    import numpy as np
-
-    from repcap_utils import paths, tables
-
-    table = tables.read(paths.PUBLISHED / "models.csv")
-    distance = np.hypot(np.log(table["d_model"] / d_model), np.log(table["epsilon"] / epsilon))
-    nearest = table.loc[distance.sort_values(kind="stable").index[:count]]
-    return [
-        {
-            "model": row.model,
-            "d_model": int(row.d_model),
-            "epsilon": float(row.epsilon),
-            "capacity": None if np.isnan(row.capacity) else float(row.capacity),
-        }
-        for row in nearest.itertuples()
-    ]
-
-
-def _keep(embedding) -> None:
-    from repcap_utils import survey
-
-    survey.keep(survey.EPSILON, [survey.measure(embedding)])
-    survey.keep(survey.ISOTROPY, survey.isotropy_rows(embedding))
-    survey.keep(survey.HISTOGRAMS, survey.histogram_rows(embedding))
-
-
-def _report(facts: dict) -> Iterator[str]:
-    """The facts as lines, in groups with a heading."""
-    origin = f"{facts['format']} {facts['file']}, tensor {facts['tensor']}"
-    lines = {"read from": origin + (", transposed" if facts["transposed"] else ""), "stored as": facts["storage"]}
-    if "revision" in facts:
-        lines["revision"] = facts["revision"]
-        lines["network"] = f"{_shown(facts['traffic'])} bytes read; all weights are {_shown(facts['total_bytes'])}"
-    yield from _group(facts["name"], lines | {"head": _HEADS[facts["head"]], "tokenizer": facts["tokenizer"]})
-    yield from _matrix_report("embedding", facts)
-    if "unembedding" in facts:
-        yield from _matrix_report("unembedding", facts["unembedding"])
-
-
-def _matrix_report(title: str, facts: dict) -> Iterator[str]:
-    floor = facts["random_floor"]
-    yield from _group(
-        f"{title}: epsilon of all {facts['pairs']} pairs",
-        {
-            "V x d_model": f"{facts['V']} x {facts['d_model']}",
-            "mean": f"{facts['mean']:.5f}",
-            "standard deviation": f"{facts['std']:.5f}",
-            "epsilon": f"{facts['epsilon']:.5f}",
-            "random floor": f"{floor:.5f} (2 / sqrt d; epsilon is {facts['epsilon'] / floor:.2f} times that)",
-            "class": _CLASSES[facts["class"]],
-        },
-    )
-    steps = facts["without_common_directions"]
-    names = {step["components"]: f"and {step['components']} principal components" for step in steps}
-    names |= {0: "the mean row", 1: "and 1 principal component"}
-    yield from _group(
-        f"{title}: epsilon after removing common directions",
-        {names[step["components"]]: f"{step['epsilon']:.5f}" for step in steps} or {"nothing": "is left of the rows"},
-    )
-    forms = {form: "-" if value is None else f"10^{value:.2f}" for form, value in facts["log10_by_form"].items()}
-    flags = {f"note {i}" if i > 1 else "note": flag for i, flag in enumerate(facts["flags"], 1)}
-    yield from _group(f"{title}: directions by each form", forms | flags)
-    yield from _group(
-        f"{title}: nearest published models",
-        {
-            near[
-                "model"
-            ]: f"d_model {near['d_model']}, epsilon {near['epsilon']:.5f}, capacity {_shown(near['capacity'])}"
-            for near in facts["nearest_published"]
-        },
-    )
-    without = facts["epsilon_without_flagged_rows"]
-    yield from _group(
-        f"{title}: rows",
-        {_KINDS[kind]: _row_set(found) for kind, found in facts["rows"].items()}
-        | {"epsilon without them": "-" if without is None else f"{without:.5f}"},
-    )
-
-
-def _row_set(found: dict) -> str:
-    if found["count"] == 0:
-        return "0"
-    named = found["tokens"] or [""] * len(found["rows"])
-    short = [token if len(token) <= 24 else f"{token[:21]}..." for token in named]
-    pairs = zip(found["rows"], short, strict=True)
-    first = ", ".join(f"{row} {token!r}" if token else str(row) for row, token in pairs)
-    return f"{found['count']} ({first}{', ...' if found['count'] > len(found['rows']) else ''})"
-
-
-def _group(title: str, lines: dict[str, str]) -> Iterator[str]:
-    width = max(map(len, lines))
-    yield title
-    yield from (f"  {key:<{width}}  {value}" for key, value in lines.items())
+        survey.keep(embedding)
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(model_report.lines(facts)))
 
 
 @app.command()
@@ -329,7 +158,7 @@ def capacity(
     """Capacity at (d, epsilon) by the published form, with its interval over forms and fits and what is extrapolated."""
     from repcap_utils import capacity
 
-    _print({"d_model": d, "epsilon": epsilon} | _capacity_facts(capacity.estimate(d, epsilon)), as_json)
+    _print({"d_model": d, "epsilon": epsilon} | capacity.estimate(d, epsilon).facts, as_json)
 
 
 class Method(StrEnum):
@@ -408,7 +237,7 @@ def sweep(
     )
     finished, total, seconds = sweep.outlook(work, wanted, rows)
     rest = "" if finished == total else f", {total - finished} remain"
-    pace = "" if finished == total or seconds is None else f", expected to take one worker {_duration(seconds)}"
+    pace = "" if finished == total or seconds is None else f", expected to take one worker {duration(seconds)}"
     print(f"{store}: finished {finished} of {total} cells{rest}{pace}")
 
 
@@ -418,14 +247,16 @@ def survey(
         list[str] | None,
         typer.Argument(
             help="Default models, models of the paper's table, hub ids, or parts of such names, like llama.",
-            show_default="the default models",
+            show_default="the default models and the paper's 45",
         ),
     ] = None,
-    hub: Annotated[bool, typer.Option("--hub", help="Also the paper's 45 models, read from the hub.")] = False,
-    preflight: Annotated[
-        bool, typer.Option("--preflight", help="Only say what each model would take, all of them by default.")
-    ] = False,
+    local: Annotated[bool, typer.Option("--local", help="Only the default models, which need no network.")] = False,
+    preflight: Annotated[bool, typer.Option("--preflight", help="Only say what each model would take.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Also measure what is stored at the same revision.")] = False,
+    histograms: Annotated[
+        bool,
+        typer.Option("--histograms", help="Count every pair of models from the hub too; takes hours for a large one."),
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that measure, each one model at a time.")] = 1,
     scheduler: Annotated[
         str | None,
@@ -436,44 +267,48 @@ def survey(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure models into data/survey: epsilon, histograms of all cosines, common directions. Safe to interrupt."""
+    """Measure models into data/survey: epsilon, common directions, histograms of all cosines. Safe to interrupt."""
     from repcap_utils import survey
 
+    if names and local:
+        raise RepcapError("--local is for a survey without names; leave one of the two out")
+    say = (lambda _line: None) if as_json else partial(print, flush=True)
+    say(_CHECK.format("model", "status", "to read", "of", "").rstrip())
     checks = []
-    if not as_json:
-        print(_CHECK.format("model", "status", "to read", "of", "").rstrip())
-    for check in survey.preflight(survey.targets(names or (), hub=hub or preflight)):
+    for check in survey.preflight(survey.targets(names or (), hub=not local)):
         checks.append(check)
-        if not as_json:
-            print(_check_line(check), flush=True)
+        if check.status != survey.NOT_ASKED:
+            say(_check_line(check))
+    not_asked = {check.target.name: check.reason for check in checks if check.status == survey.NOT_ASKED}
+    if not_asked:
+        say(f"not asked: {_models(len(not_asked))}, because {next(iter(not_asked.values()))}")
+    say(f"to read in all: {bytes_shown(sum(check.bytes_to_read or 0 for check in checks))}")
     facts = {"preflight": [_check_facts(check) for check in checks]}
     if not preflight:
         outcomes = []
-        for outcome in survey.run(checks, again=again, workers=workers, scheduler=scheduler):
+        options = {"again": again, "histograms": histograms, "workers": workers, "scheduler": scheduler}
+        for outcome in survey.run(checks, **options):
             outcomes.append(outcome)
-            if not as_json:
-                print(_outcome_line(outcome), flush=True)
+            if outcome.name not in not_asked:
+                say(_outcome_line(outcome))
         facts |= _survey_facts(outcomes)
-    if as_json:
-        print(json.dumps(facts, indent=2))
-    elif not preflight:
         missing = facts["missing"]
         listed = f"; missing {len(missing)}: {', '.join(missing)}" if missing else ""
-        print(f"{survey.EPSILON}: {len(outcomes) - len(missing)} of {len(outcomes)} models{listed}")
-        if not (hub or names):
-            print("The paper's 45 models are read from the hub: --hub; --preflight says what that takes.")
+        say(f"{survey.EPSILON}: {len(outcomes) - len(missing)} of {_models(len(outcomes))}{listed}")
+    if as_json:
+        print(json.dumps(facts, indent=2))
+
+
+def _models(count: int) -> str:
+    return f"{count} model{'' if count == 1 else 's'}"
 
 
 _CHECK = "{:<46} {:<12} {:>9} {:>9}  {}"
 
 
 def _check_line(check) -> str:
-    sizes = (_bytes(check.bytes_to_read), _bytes(check.bytes_total))
+    sizes = (bytes_shown(check.bytes_to_read), bytes_shown(check.bytes_total))
     return _CHECK.format(check.target.name, check.status, *sizes, check.reason).rstrip()
-
-
-def _bytes(count: int | None) -> str:
-    return "-" if count is None else f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _check_facts(check) -> dict:
@@ -541,40 +376,13 @@ def report() -> None:
     print("README.md: " + ("verdicts updated" if changed else "verdicts are up to date"))
 
 
-def _duration(seconds: float) -> str:
-    minutes, whole_seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_seconds} s"
-
-
-def _capacity_facts(estimate) -> dict:
-    return {
-        "capacity": estimate.capacity,
-        "capacity_low": estimate.low,
-        "capacity_high": estimate.high,
-        "log10_capacity": estimate.log10_point,
-        "log10_by_form": dict(estimate.log10),
-        "flags": list(estimate.flags),
-    }
-
-
 def _print(facts: dict, as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts, indent=2))
         return
     width = max(map(len, facts))
     for key, value in facts.items():
-        print(f"{key:<{width}}  {_shown(value)}")
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(item)}" for name, item in value.items())
-    if isinstance(value, list):
-        return "; ".join(map(_shown, value)) or "none"
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+        print(f"{key:<{width}}  {shown(value)}")
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def _open_file(path: Path) -> Container:
         return {".gguf": _Gguf, ".safetensors": _Safetensors}[path.suffix](path)
     if start.startswith((b"PK", b"\x80")):
         return _Torch(path)
-    if path.suffix == ".bin":
+    if path.suffix == ".bin" and not path.name.startswith("pytorch_model"):
         return _Ctranslate2(path)
     raise RepcapError(f"{path}: not a PyTorch checkpoint (neither a zip archive nor a pickle); fetch it again")
 
@@ -227,7 +227,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     raise RepcapError(f"{path}: not a JSON object; fetch it again, or remove it to do without")
 
 
-def _read_vocabulary(folder: Path) -> dict[int, str] | None:
+def read_vocabulary(folder: Path) -> dict[int, str] | None:
     """The vocabulary beside the weights, by token id, or None when there is no vocabulary file.
 
     Raises:
@@ -274,7 +274,7 @@ class _File:
         return self.path
 
     def tokens(self) -> dict[int, str] | None:
-        return _read_vocabulary(self.path.parent)
+        return read_vocabulary(self.path.parent)
 
 
 # --- safetensors and PyTorch checkpoints ------------------------------------------------------------------------------
@@ -361,7 +361,16 @@ class _Torch(_Unscaled):
                 f"{path}: holds more than tensors ({_reason(error)}), and unpickling that could run code; "
                 "it is refused: convert it to safetensors"
             ) from error
-        except (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ImportError) as error:
+        except (
+            RuntimeError,
+            OSError,
+            EOFError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            TypeError,
+            ImportError,
+        ) as error:
             raise RepcapError(f"{path}: not an intact PyTorch checkpoint ({_reason(error)}); fetch it again") from error
         self._tensors = dict(_tensors_in(content))
 

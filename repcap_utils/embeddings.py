@@ -88,7 +88,7 @@ _TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config
 _EXACT_ONLY = ("shared.weight", "embedder.weight")
 _LIKELY = re.compile(r"emb|wte|head|shared|tok|output|word")
 _ROWS_PER_STEP = 4096
-_COMPARED_ROWS = 64
+_COMPARED_ROWS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +270,12 @@ def _refusing_os_errors(source: str | Path) -> Iterator[None]:
         raise RepcapError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
+def _where(container: Container) -> str:
+    """What an error calls a container: its path, or the hub's repository and commit."""
+    repo_id = getattr(container, "repo_id", None)
+    return str(container.path) if repo_id is None else f"{repo_id}@{container.revision[:8]}"
+
+
 # --- which tensor -----------------------------------------------------------------------------------------------------
 
 
@@ -297,7 +303,7 @@ def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
     names = _candidates(container.names())
     if not names:
         raise RepcapError(
-            f"{container.path}: no token embedding under a known name; choose one with tensor= (--tensor): "
+            f"{_where(container)}: no token embedding under a known name; choose one with tensor= (--tensor): "
             f"{_matrices(container)}"
         )
     fits = {name: _fit(container.entry(name).shape, sizes, lambda: _token_count(container)) for name in names}
@@ -305,15 +311,34 @@ def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
     able = [name for name in able if fits[name].agrees] or able
     if not able:
         raise RepcapError(
-            f"{container.path}, tensor {names[0]!r}: {fits[names[0]].reason}; choose with tensor= (--tensor): "
+            f"{_where(container)}, tensor {names[0]!r}: {fits[names[0]].reason}; choose with tensor= (--tensor): "
             f"{_matrices(container)}"
         )
     if len({container.entry(name).shape for name in able}) > 1:
         listed = ", ".join(f"{name} {_times(container.entry(name).shape)}" for name in able)
         raise RepcapError(
-            f"{container.path}: several token embeddings of different sizes; choose one with tensor= (--tensor): {listed}"
+            f"{_where(container)}: several token embeddings of different sizes; choose one with tensor= (--tensor): {listed}"
+        )
+    rivals = [name for name in able if _is_wrapped(name) == _is_wrapped(able[0])]
+    if not all(_start_alike(container, able[0], other) for other in rivals[1:]):
+        raise RepcapError(
+            f"{_where(container)}: several models, whose token embeddings differ; choose one with tensor= (--tensor): "
+            f"{', '.join(rivals)}"
         )
     return able[0], fits[able[0]].turned
+
+
+def _is_wrapped(name: str) -> bool:
+    """Whether a known name stands behind a prefix, as in a part of a larger model, or in one of several."""
+    return _split(name)[0] != ""
+
+
+def _start_alike(container: Container, one: str, other: str) -> bool:
+    """Whether two matrices of one shape are equal; of a remote repository only the first rows are compared."""
+    if container.entry(one).storage != container.entry(other).storage:
+        return False
+    first_rows = getattr(container, "first_rows", lambda name, _count: container.read(name))
+    return torch.equal(first_rows(one, _COMPARED_ROWS), first_rows(other, _COMPARED_ROWS))
 
 
 def _candidates(names: list[str]) -> list[str]:
@@ -388,22 +413,29 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def _matrices(container: Container) -> str:
-    """Up to 8 matrices of the file, those with the most rows first, for an error message."""
-    shapes = {}
-    # Each shard of a remote repository costs a request: names that tell nothing are left out there.
-    for name in filter(_LIKELY.search, container.names()) if hasattr(container, "repo_id") else container.names():
-        with suppress(RepcapError):  # a shard that is not here
-            shapes[name] = container.entry(name).shape
+    """Up to 8 matrices of the file, those with the most rows first, for an error message.
+
+    Of a remote repository only shards whose header was read already tell shapes: one request each would be too many.
+    """
+    is_known = getattr(container, "is_known", lambda _name: True)
+    shapes, unread = {}, []
+    for name in container.names():
+        if is_known(name):
+            with suppress(RepcapError):  # a shard that is not here
+                shapes[name] = container.entry(name).shape
+        else:
+            unread.append(name)
     matrices = sorted((name for name in shapes if len(shapes[name]) == 2), key=lambda name: (-shapes[name][0], name))
-    listed = ", ".join(f"{name} {_times(shapes[name])}" for name in matrices[:8])
-    more = f" and {len(matrices) - 8} more" if len(matrices) > 8 else ""
-    return listed + more if listed else "but the file holds no matrix"
+    found = [f"{name} {_times(shapes[name])}" for name in matrices]
+    found += list(filter(_LIKELY.search, unread)) or (unread if not found else [])
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    return ", ".join(found[:8]) + more if found else "none, the file holds no matrix"
 
 
 def _require(container: Container, name: str) -> None:
     if name not in container.names():
         raise RepcapError(
-            f"{container.path}, tensor {name!r}: there is none; choose one with tensor= (--tensor): "
+            f"{_where(container)}, tensor {name!r}: there is none; choose one with tensor= (--tensor): "
             f"{_matrices(container)}"
         )
 
@@ -413,7 +445,7 @@ def _require(container: Container, name: str) -> None:
 
 def _matrix(container: Container, name: str, turned: bool = False) -> torch.Tensor:
     """The tensor `name` as V x d, checked to be a finite floating-point matrix with at least two rows."""
-    where = f"{container.path}, tensor {name!r}"
+    where = f"{_where(container)}, tensor {name!r}"
     _require(container, name)
     shape = container.entry(name).shape
     if len(shape) != 2 or shape[0] < 2 or shape[1] < 1:

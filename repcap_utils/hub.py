@@ -2,8 +2,12 @@
 
 Session, authentication, endpoint, offline mode and caches are those of huggingface_hub and its environment variables.
 What is read: the repository's listing (which pins the commit), the index, the header of the shard that the index names,
-the bytes of the tensor. The tensor becomes a safetensors file of its own, with its provenance beside it, in
+the bytes of the tensor, which become a safetensors file of its own, with its provenance beside it, in
 `$HF_HOME/assets/repcap/OWNER--NAME/COMMIT/`, where the next reader finds it without a network.
+
+Traffic is the tensor and, besides, at most SLACK_BYTES and the index. Up to some ten thousand tensors the index is within
+that allowance; it grows with their number, to some MB for mixtures of hundreds of experts. A head that seems to equal the
+embedding is read too, since only its bytes tell.
 """
 
 import itertools
@@ -232,7 +236,7 @@ def _resolve(repo_id: str, revision: str | None) -> "_Remote":
             f"{repo_id}{at}: not in the cache {home}, and HF_HUB_OFFLINE is set; unset it and read the model once",
             "unreachable",
         )
-    with _translated(repo_id, f"revision {revision!r}" if revision else "the repository"):
+    with _cache_errors(), _translated(repo_id, f"revision {revision!r}" if revision else "the repository"):
         api = HfApi(endpoint=constants.ENDPOINT, library_name="repcap", library_version=__version__)
         info = _persist(
             lambda: api.model_info(
@@ -674,6 +678,10 @@ class HubContainer:
         extent = self._extent(name)
         return Entry(extent.shape, _TYPES.get(extent.dtype, (extent.dtype,))[0])
 
+    def is_known(self, name: str) -> bool:
+        """Whether `entry` tells of a tensor without a request."""
+        return self._file_of[name] in self._headers
+
     def byte_count(self, name: str) -> int:
         """Bytes of a tensor as it is stored, its scale included."""
         scale = self._scale_name(name)
@@ -748,7 +756,7 @@ class HubContainer:
                 return None
             raise
         self.tokenizer_traffic += size
-        return containers._read_vocabulary(path.parent)
+        return containers.read_vocabulary(path.parent)
 
 
 class _PickledContainer(HubContainer):
@@ -776,6 +784,9 @@ class _PickledContainer(HubContainer):
 
     def entry(self, name: str) -> Entry:
         return self._whole(self._file_of[name]).entry(name)
+
+    def is_known(self, name: str) -> bool:
+        return self._file_of[name] in self._opened
 
     def byte_count(self, name: str) -> int:
         weight = self.read(name)

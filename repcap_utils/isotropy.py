@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from scipy import linalg
 from torch import Tensor
 
 from repcap_utils.errors import RepcapError
@@ -77,10 +78,14 @@ def epsilon_profile(
         RepcapError: see `remove_common_directions` and `similarity.cosine_moments`.
     """
     rows = _checked(weight, components, device)
-    steps = [ProfileStep(False, 0, stored or moments_of(rows))]
+    stored = stored or moments_of(rows)
+    steps = [ProfileStep(False, 0, stored)]
     common = _common(rows, max(components, default=0), centre=True)
     for count in components:
-        steps.append(ProfileStep(True, count, moments_of(_residual_rows(rows, common, count))))
+        left = _residual_rows(rows, common, count)
+        # as long as nothing is lost the rows that repeat others are the same ones
+        duplicates = stored.duplicate_rows if len(left) == len(rows) else None
+        steps.append(ProfileStep(True, count, moments_of(left, duplicates=duplicates)))
     return steps
 
 
@@ -108,8 +113,20 @@ def _common(rows: UnitRows, components: int, *, centre: bool) -> _Common:
         covariance = torch.zeros(d, d, dtype=torch.float64, device=device)
         for span in rows.spans():
             add_gram(covariance, _scaled(rows, peak, *span).sub_(mean))
-        directions = torch.linalg.eigh(covariance, UPLO="U").eigenvectors[:, d - components :].flip(1)
+        directions = _top_eigenvectors(covariance, components)
     return _Common(peak, mean, directions)
+
+
+def _top_eigenvectors(covariance: Tensor, count: int) -> Tensor:
+    """The eigenvectors (d x count) of the largest eigenvalues of a matrix given by its upper triangle, strongest first.
+
+    LAPACK finds a few of them with a fraction of the operations and of the memory that all would take.
+    """
+    d = len(covariance)
+    # in the column order of LAPACK the upper triangle of rows is the lower one, and nothing is copied
+    columns = covariance.cpu().numpy().T
+    vectors = linalg.eigh(columns, lower=True, overwrite_a=True, subset_by_index=[d - count, d - 1])[1]
+    return torch.from_numpy(vectors[:, ::-1].copy()).to(covariance.device)
 
 
 @dataclass(frozen=True)

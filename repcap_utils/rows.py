@@ -96,14 +96,15 @@ def report(weight: Matrix, tokens: Sequence[str] | None = None, vocab_size: int 
     is_padded = rows.index >= count
     is_constant = _near_constant(rows)
     is_short = _short(rows)
+    repeated = duplicate_rows(rows)
     masks = {
-        "duplicate": _mask(len(rows), duplicate_rows(rows)),
+        "duplicate": _mask(len(rows), repeated),
         "padded": is_padded,
         "near_constant": is_constant,
         "untrained": is_short | _near_common(rows, [is_padded, is_short]),
     }
     flagged = torch.stack(list(masks.values())).any(dim=0)
-    moments, without = _moments(rows, flagged.nonzero().squeeze(1))
+    moments, without = _moments(rows, flagged.nonzero().squeeze(1), len(repeated))
 
     def found(index: Tensor) -> RowSet:
         first = tuple(index[:EXAMPLES].tolist())
@@ -133,12 +134,12 @@ def _mask(count: int, positions: Tensor) -> Tensor:
     return mask
 
 
-def _moments(rows: UnitRows, dropped: Tensor) -> tuple[CosineMoments, CosineMoments | None]:
+def _moments(rows: UnitRows, dropped: Tensor, duplicates: int) -> tuple[CosineMoments, CosineMoments | None]:
     if len(rows) - len(dropped) < 2:
-        return moments_of(rows), None
+        return moments_of(rows, duplicates=duplicates), None
     if len(dropped) == 0:
-        return (moments := moments_of(rows)), moments
-    return moments_with_and_without(rows, dropped)
+        return (moments := moments_of(rows, duplicates=duplicates)), moments
+    return moments_with_and_without(rows, dropped, duplicates=duplicates)
 
 
 def _near_constant(rows: UnitRows) -> Tensor:

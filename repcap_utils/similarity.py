@@ -9,7 +9,7 @@ Zero rows have no direction: they are left out and counted. Rows are normalised 
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -219,22 +219,29 @@ def cosine_moments(weight: Matrix, *, device: str | torch.device | None = None) 
     return moments_of(unit_rows(weight, device=device))
 
 
-def moments_of(rows: UnitRows) -> CosineMoments:
-    """`cosine_moments` of rows whose lengths are known already.
+def moments_of(rows: UnitRows, *, duplicates: int | None = None) -> CosineMoments:
+    """`cosine_moments` of rows whose lengths are known already, and the number of duplicates too where it is given.
 
     Raises:
         RepcapError: fewer than two rows.
     """
     _at_least_two(rows)
     moments = _direct_moments(rows) if _are_few(rows) else _gram_moments(rows)
-    return _cosine_moments(rows, *moments, rows.zero_rows)
+    return _cosine_moments(rows, *moments, duplicates)
 
 
-def moments_with_and_without(rows: UnitRows, dropped: Tensor) -> tuple[CosineMoments, CosineMoments]:
+def moments_with_and_without(
+    rows: UnitRows, dropped: Tensor, *, duplicates: int | None = None
+) -> tuple[CosineMoments, CosineMoments]:
     """`moments_of` all rows, and of those that remain without the positions `dropped`, for the price of the first.
 
     The sums of the Gram identity are sums over rows, so those of the dropped rows are computed about the same centre and
     taken away.
+
+    Args:
+        rows: all of them.
+        dropped: positions among them.
+        duplicates: the number of rows equal to an earlier one, if it is known already and all of these are dropped.
 
     Raises:
         RepcapError: fewer than two rows remain.
@@ -242,15 +249,18 @@ def moments_with_and_without(rows: UnitRows, dropped: Tensor) -> tuple[CosineMom
     is_kept = torch.ones(len(rows), dtype=torch.bool, device=rows.index.device)
     is_kept[dropped] = False
     kept = _at_least_two(rows.chosen(is_kept.nonzero().squeeze(1)))
+    left = None if duplicates is None else 0
     if _are_few(kept):
-        return moments_of(rows), _cosine_moments(kept, *_direct_moments(kept), rows.zero_rows)
+        without = _cosine_moments(kept, *_direct_moments(kept), left)
+        return moments_of(rows, duplicates=duplicates), replace(without, zero_rows=rows.zero_rows)
     centre = _centre(rows)
     sums = _gram_sums(rows, centre)
-    whole = _cosine_moments(rows, *_moments_about(centre, sums), rows.zero_rows)
+    whole = _cosine_moments(rows, *_moments_about(centre, sums), duplicates)
     if len(kept) < len(rows):
         for total, part in zip(sums, _gram_sums(rows.chosen(dropped), centre), strict=True):
             total.sub_(part)
-    return whole, _cosine_moments(kept, *_moments_about(centre, sums), rows.zero_rows)
+    without = _cosine_moments(kept, *_moments_about(centre, sums), left)
+    return whole, replace(without, zero_rows=rows.zero_rows)
 
 
 def cosine_histogram(
@@ -414,14 +424,14 @@ def _are_few(rows: UnitRows) -> bool:
     return len(rows) <= max(rows.d_model, GRAM_PANEL)
 
 
-def _cosine_moments(rows: UnitRows, mean: float, variance: float, zero_rows: int) -> CosineMoments:
+def _cosine_moments(rows: UnitRows, mean: float, variance: float, duplicates: int | None) -> CosineMoments:
     return CosineMoments(
         mean=mean,
         std=math.sqrt(max(variance, 0.0)),
         pairs=_pairs(rows),
         rows=len(rows),
-        zero_rows=zero_rows,
-        duplicate_rows=len(duplicate_rows(rows)),
+        zero_rows=rows.zero_rows,
+        duplicate_rows=len(duplicate_rows(rows)) if duplicates is None else duplicates,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from repcap_utils import paths, tables
@@ -13,16 +14,34 @@ def read(store: Path) -> pd.DataFrame:
     return tables.read(store, literal=True) if store.is_file() else pd.DataFrame({"name": []}, dtype=str)
 
 
-def keep(store: Path, rows: Sequence[dict[str, object]]) -> pd.DataFrame:
-    """Put the rows (each with a `name`) into a store in place of all rows of those models, atomically; return all of it.
+def keep(
+    store: Path, rows: Sequence[dict[str, object]], *, names: Sequence[str] | None = None, digits: int = 6
+) -> None:
+    """Put the rows (each with a `name`) into a store in place of all rows of those models, atomically.
 
-    The order within a model stays as given. Floats are stored to six decimals: further digits differ between processors.
+    The order within a model stays as given. Rows of other models are kept character by character.
+
+    Args:
+        names: the models whose earlier rows go; by default those that `rows` name.
+        digits: decimals of a float; those beyond differ between processors.
+
+    Raises:
+        RepcapError: a store that is not readable as CSV, or cannot be written.
     """
-    table = pd.DataFrame(rows)
+    fresh = pd.DataFrame([{key: _text(value, digits) for key, value in row.items()} for row in rows])
+    gone = {row["name"] for row in rows} if names is None else set(names)
     with paths.locked(store):
-        old = read(store)
-        old = old[~old["name"].isin(table["name"])]
-        table = pd.concat([old, table]) if len(old) else table
+        old = tables.read(store, types=str, literal=True) if store.is_file() else pd.DataFrame({"name": []}, dtype=str)
+        others = old[~old["name"].isin(gone)]
+        parts = [part for part in (others, fresh) if len(part)]
+        if not parts and not store.is_file():
+            return
+        table = pd.concat(parts).fillna("") if parts else others
         table = table.sort_values("name", kind="stable", ignore_index=True)
-        paths.write_text(store, table.to_csv(index=False, lineterminator="\n", float_format="%.6f"))
-    return table
+        paths.write_text(store, table.to_csv(index=False, lineterminator="\n"))
+
+
+def _text(value: object, digits: int) -> str:
+    if value is None or value is pd.NA or value != value:
+        return ""
+    return f"{value:.{digits}f}" if isinstance(value, float | np.floating) else str(value)

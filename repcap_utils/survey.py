@@ -6,7 +6,15 @@ processes of its own or on dask workers; this process alone writes the stores.
 
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +25,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity, tables
+from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity, stores, tables
 from repcap_utils.errors import RepcapError
 
 EPSILON = paths.SURVEY / "epsilon.csv"
@@ -26,8 +34,11 @@ ISOTROPY = paths.SURVEY / "isotropy.csv"
 
 BINS, RANGE = 200, (-1.0, 1.0)
 COMPONENTS = (0, 1, 4, 16)
+DIGITS = 8
+"""Decimals of the floats in these stores."""
 
-_KEYS = {EPSILON: ["name"], HISTOGRAMS: ["name", "bin"], ISOTROPY: ["name", "centred", "components"]}
+NOT_ASKED = "not asked"
+
 # columns that only models from the hub fill: without a type, empty ones would make floats of the others
 _HUB_TYPES = {"hub_id": str, "revision": str, "bytes_read": "Int64", "bytes_total": "Int64"}
 
@@ -71,22 +82,13 @@ def read(store: Path = EPSILON) -> pd.DataFrame:
     return tables.read(store, types=_HUB_TYPES if store == EPSILON else None)
 
 
-def keep(store: Path, rows: Sequence[Row]) -> pd.DataFrame:
-    """Put rows into a store in place of those with the same key, atomically; return all of it.
+def keep(embedding: embeddings.Embedding) -> None:
+    """Measure a model into all three stores.
 
-    Floats are stored to eight decimals: further digits differ between processors.
+    Raises:
+        RepcapError: see `similarity.cosine_moments`; a store that cannot be read or written.
     """
-    key = _KEYS[store]
-    table = pd.DataFrame(rows)
-    table = table.astype({name: kind for name, kind in _HUB_TYPES.items() if name in table and kind is not str})
-    with paths.locked(store):
-        if store.is_file():
-            old = read(store)
-            replaced = old[key].apply(tuple, axis=1).isin(set(table[key].apply(tuple, axis=1)))
-            table = pd.concat([old[~replaced], table]) if not replaced.all() else table
-        table = table.sort_values(key, ignore_index=True)
-        paths.write_text(store, table.to_csv(index=False, lineterminator="\n", float_format="%.8f"))
-    return table
+    _store(_rows(embedding, histogram=True))
 
 
 def histogram_rows(embedding: embeddings.Embedding) -> list[Row]:
@@ -139,7 +141,8 @@ class Check:
     """What measuring a model would take.
 
     Attributes:
-        status: "here" (a default model's files), "cached", "reachable", "gated", "absent", "unreachable", "pickled only".
+        status: "here" (a default model's files), "cached", "reachable", "gated", "absent", "pickled only", "unreachable", or
+            NOT_ASKED, because the hub did not answer before.
         revision: the hub's commit, or the sha256 of a default model's file; None where unknown.
         bytes_to_read: from the network; None where unknown.
         bytes_total: all weights of the repository; None where unknown and for the default models.
@@ -168,9 +171,11 @@ class Outcome:
 
 
 class _Rows(NamedTuple):
+    """A model's rows in the three stores; `histogram` is None where it was not counted."""
+
     epsilon: Row
     isotropy: list[Row]
-    histogram: list[Row]
+    histogram: list[Row] | None
 
 
 def targets(names: Sequence[str] = (), *, hub: bool = True) -> list[Target]:
@@ -219,11 +224,11 @@ def preflight(wanted: Iterable[Target]) -> Iterator[Check]:
         if target.is_default:
             yield _check_default(target)
         elif silent:
-            yield Check(target, "unreachable", reason=silent)
+            yield Check(target, NOT_ASKED, reason=silent)
         else:
             check = _check_hub(target)
             if check.status == "unreachable" and not _hub_answers():
-                silent = "not asked, because the hub did not answer before; check the network and HF_ENDPOINT"
+                silent = "the hub did not answer; check the network and HF_ENDPOINT"
             yield check
 
 
@@ -267,30 +272,48 @@ def _hub_answers() -> bool:
 
 
 def run(
-    checks: Iterable[Check], *, again: bool = False, workers: int = 1, scheduler: str | None = None
+    checks: Iterable[Check],
+    *,
+    again: bool = False,
+    histograms: bool = False,
+    workers: int = 1,
+    scheduler: str | None = None,
 ) -> Iterator[Outcome]:
-    """Measure the models that can be had into all three stores; yield what became of each, as it is known.
+    """Measure the models that can be had into the stores; yield what became of each, as it is known.
 
     Args:
         checks: what `preflight` found.
         again: measure models too that are stored at the same revision.
+        histograms: count the cosines of all pairs of models from the hub too, V x V products each; those of the default
+            models are always counted.
         workers: processes on this machine.
         scheduler: "local" or the address of a dask scheduler, whose workers measure instead.
 
     Raises:
-        RepcapError: workers below 1, a scheduler that does not answer, a store that cannot be written, a dead worker.
+        RepcapError: workers below 1, a scheduler that does not answer, a store that cannot be written, a dead worker, a
+            scheduler lost on the way. Models finished by then are stored.
     """
     if workers < 1:
         raise RepcapError(f"workers = {workers}: give a positive number")
-    before = _stored_rows()
+    before = _stored(EPSILON)
+    others = {store: set(_stored(store)) for store in (ISOTROPY, HISTOGRAMS)}
     pending = []
+
+    def counts(check: Check) -> bool:
+        return histograms or check.target.is_default
+
+    def is_stored(check: Check) -> bool:
+        name = check.target.name
+        complete = name in others[ISOTROPY] and (name in others[HISTOGRAMS] or not counts(check))
+        return complete and name in before and check.revision == _version(before[name])
+
     for check in checks:
         name = check.target.name
         row = before.get(name)
         epsilon = None if row is None else row["epsilon"]
         if check.status not in ("here", "cached", "reachable"):
             yield Outcome(name, "skipped", epsilon, check.reason)
-        elif row is not None and not again and check.revision in (row["sha256"], row.get("revision")):
+        elif not again and is_stored(check):
             yield Outcome(name, "stored", epsilon)
         else:
             pending.append(check)
@@ -298,8 +321,8 @@ def run(
         return
     lost = False
 
-    def due() -> Iterator[Check]:
-        return (check for check in pending if check.target.is_default or not lost)
+    def due() -> Iterator[tuple[Check, bool]]:
+        return ((check, counts(check)) for check in pending if check.target.is_default or not lost)
 
     left = {check.target.name for check in pending}
     for check, result in _results(due(), workers, scheduler):
@@ -307,7 +330,7 @@ def run(
         left.remove(name)
         row = before.get(name)
         if isinstance(result, _Rows):
-            _store(result, row)
+            _store(result)
             yield Outcome(name, "measured", result.epsilon["epsilon"])
         else:
             lost = lost or (not check.target.is_default and not _hub_answers())
@@ -317,54 +340,77 @@ def run(
         yield Outcome(name, "skipped", before[name]["epsilon"] if name in before else None, reason)
 
 
-def _stored_rows() -> dict[str, Row]:
-    """The rows of epsilon.csv, by name, of the models that are in all three stores."""
-    if not all(store.is_file() for store in (EPSILON, HISTOGRAMS, ISOTROPY)):
+def _stored(store: Path) -> dict[str, Row]:
+    """A row of each model that is in a store, by name, with None for what is empty."""
+    if not store.is_file():
         return {}
-    complete = set(read(HISTOGRAMS).name) & set(read(ISOTROPY).name)
-    return {row["name"]: row for row in read(EPSILON).to_dict("records") if row["name"] in complete}
+    table = read(store).drop_duplicates("name").astype(object)
+    return {row["name"]: row for row in table.where(table.notna(), None).to_dict("records")}
 
 
-def _store(rows: _Rows, before: Row | None) -> None:
-    """Keep a model's rows; bytes read for the same revision before count, since the cache saves them now."""
-    row = rows.epsilon
-    if before is not None and row["revision"] is not None and before.get("revision") == row["revision"]:
+def _version(row: Row) -> object:
+    """What tells one version of a model's weights from another: the hub's commit, or a default model's sha256."""
+    return row.get("revision") or row["sha256"]
+
+
+def _store(rows: _Rows) -> None:
+    """Keep a model's rows; an earlier histogram stays where it is one of the same weights."""
+    row, before = rows.epsilon, _stored(EPSILON).get(rows.epsilon["name"])
+    is_same = before is not None and _version(row) is not None and _version(before) == _version(row)
+    if is_same and row["revision"] is not None:
+        # what the cache saves now was read from the network all the same
         row = row | {"bytes_read": max(row["bytes_read"], before["bytes_read"])}
-    keep(HISTOGRAMS, rows.histogram)
-    keep(ISOTROPY, rows.isotropy)
-    keep(EPSILON, [row])
+    if rows.histogram is not None or not is_same:
+        stores.keep(HISTOGRAMS, rows.histogram or [], names=[row["name"]])
+    stores.keep(ISOTROPY, rows.isotropy, digits=DIGITS)
+    stores.keep(EPSILON, [row], digits=DIGITS)
 
 
-def _measured(name: str, revision: str | None) -> _Rows | str:
+def _rows(embedding: embeddings.Embedding, *, histogram: bool) -> _Rows:
+    return _Rows(measure(embedding), isotropy_rows(embedding), histogram_rows(embedding) if histogram else None)
+
+
+def _measured(name: str, revision: str | None, histogram: bool) -> _Rows | str:
     """A model's rows, or in one line why there are none; runs on a worker, where exceptions might not survive the way."""
     try:
         embedding = embeddings.load(name, tokens=False, unembedding=False, revision=revision)
-        return _Rows(measure(embedding), isotropy_rows(embedding), histogram_rows(embedding))
+        return _rows(embedding, histogram=histogram)
     except (RepcapError, OSError) as error:
         return _one_line(error)
     except MemoryError:
         return "not enough memory"
 
 
-def _results(checks: Iterator[Check], workers: int, scheduler: str | None) -> Iterator[tuple[Check, _Rows | str]]:
-    """Each model with its result, in the order in which they finish; a model is taken when it can start at once."""
+def _results(
+    work: Iterator[tuple[Check, bool]], workers: int, scheduler: str | None
+) -> Iterator[tuple[Check, _Rows | str]]:
+    """Each model with its result, in the order in which they finish; a model is taken when it can start at once.
+
+    `work` says of each model whether its histogram is counted.
+    """
     if workers == 1 and scheduler is None:
-        yield from ((check, _measured(*_call(check))) for check in checks)
+        yield from ((check, _measured(*_call(check, histogram))) for check, histogram in work)
         return
     with _pool(workers, scheduler) as (executor, slots):
         running: dict[Future, Check] = {}
-        while True:
-            for check in islice(checks, slots - len(running)):
-                running[executor.submit(_measured, *_call(check))] = check
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), _result(future)
+        try:
+            while True:
+                for check, histogram in islice(work, slots - len(running)):
+                    running[executor.submit(_measured, *_call(check, histogram))] = check
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), _result(future)
+        except (OSError, CancelledError) as error:
+            raise RepcapError(
+                f"lost the dask scheduler {scheduler} ({type(error).__name__}); finished models are stored, "
+                "run the survey again"
+            ) from error
 
 
-def _call(check: Check) -> tuple[str, str | None]:
+def _call(check: Check, histogram: bool) -> tuple[str, str | None, bool]:
     """Arguments of `_measured`: the very commit that the pre-flight saw."""
-    return check.target.name, None if check.target.is_default else check.revision
+    return check.target.name, None if check.target.is_default else check.revision, histogram
 
 
 @contextmanager
@@ -390,6 +436,8 @@ def _limit_threads(count: int) -> None:
 def _result(future: Future) -> _Rows | str:
     try:
         return future.result()
+    except CancelledError:
+        raise
     except BrokenExecutor as error:
         raise RepcapError(
             "a worker died, perhaps for lack of memory; finished models are stored: run again with fewer --workers"

@@ -11,7 +11,7 @@ from repcap_utils.errors import RepcapError
 def read(
     path: Path,
     columns: Sequence[str] | None = None,
-    types: Mapping[str, type] | None = None,
+    types: Mapping[str, type | str] | type | None = None,
     *,
     literal: bool = False,
 ) -> pd.DataFrame:
@@ -20,14 +20,14 @@ def read(
     Args:
         path: the file.
         columns: the columns it must have, in order; None accepts any.
-        types: the type of columns whose type matters (an integer column must hold integers only).
+        types: the type of columns whose type matters (an integer column must hold integers only), or one for all of them.
         literal: whether null, nan, None and the like are texts, as where tokens are stored, and not missing values.
 
     Raises:
         RepcapError: no such file, not a CSV, other columns, or a value that is not of its type.
     """
     try:
-        table = pd.read_csv(path, dtype=dict(types or {}), keep_default_na=not literal)
+        table = pd.read_csv(path, dtype=types, keep_default_na=not literal)
     except OSError as error:
         raise RepcapError(
             f"cannot read {path}: {error.strerror or error}; restore it with `git checkout {path}`"

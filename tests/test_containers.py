@@ -111,9 +111,15 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, wrap):
     assert "convert it to safetensors" in message
 
 
-@pytest.mark.parametrize("size", [100, 600])
+def test_garbage_is_told_by_the_kind_of_file_that_its_name_promises(tmp_path):
+    for name, kind in (("pytorch_model.bin", "not a PyTorch checkpoint"), ("model.bin", "not a CTranslate2 model")):
+        (tmp_path / name).write_bytes(b"garbage" * 9)
+        refused(tmp_path / name, mentions=kind)
+
+
+@pytest.mark.parametrize("size", [100, 600, 20_000])
 def test_a_truncated_checkpoint_is_refused(tmp_path, size):
-    torch.save({NAME: WEIGHT}, tmp_path / "m.pt")
+    torch.save({"first": torch.zeros(300, 16), NAME: torch.ones(300, 16)}, tmp_path / "m.pt")
     (tmp_path / "m.pt").write_bytes((tmp_path / "m.pt").read_bytes()[:size])
     refused(tmp_path / "m.pt", mentions="not an intact PyTorch checkpoint")
 

@@ -401,6 +401,24 @@ def test_two_models_in_one_checkpoint_need_a_choice(tmp_path):
     assert by_config.provenance["tensor"] == "draft.model.embed_tokens.weight"
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("actor.model.embed_tokens.weight", "critic.model.embed_tokens.weight"),
+        ("ema.wte.weight", "model.transformer.wte.weight"),
+        ("decoder.embed_tokens.weight", "shared.weight"),
+    ],
+)
+def test_models_of_one_size_need_a_choice_unless_they_are_equal(tmp_path, names):
+    weight = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    save_file({names[0]: weight, names[1]: weight.clone()}, tmp_path / "model.safetensors")
+    assert embeddings.load(tmp_path).provenance["tensor"] in names
+    save_file({names[0]: weight, names[1]: -weight}, tmp_path / "model.safetensors")
+    message = refused(tmp_path, mentions="several models, whose token embeddings differ; choose one with tensor=")
+    assert all(name in message for name in names)
+    assert embeddings.load(tmp_path, tensor=names[1]).weight.equal(-weight)
+
+
 def test_copies_of_one_size_are_no_ambiguity(tmp_path):
     names = {"model__embed_tokens": "tall", "model__layers__61__embed_tokens": "tall"}
     found = embeddings.load(checkpoint(tmp_path / "m", **names))

@@ -173,7 +173,7 @@ def imports(path) -> set[str]:
 LAYERS = [
     {"errors"},
     {"paths"},
-    {"kernels", "resources", "stores", "tables", "tokens"},
+    {"kernels", "resources", "stores", "tables", "texts", "tokens"},
     {
         "capacity",
         "codes",
@@ -188,7 +188,18 @@ LAYERS = [
         "packing",
         "bounds",
     },
-    {"sweep", "claims", "plotting", "reference", "survey", "notebook", "lexical", "unembedding", "tiny_untied"},
+    {
+        "sweep",
+        "claims",
+        "plotting",
+        "reference",
+        "survey",
+        "notebook",
+        "lexical",
+        "unembedding",
+        "tiny_untied",
+        "model_report",
+    },
     {"cli"},
 ]
 

@@ -822,3 +822,27 @@ def test_preflight_of_what_cannot_be_read(server):
     plan = hub.preflight("owner/strange", [NAME])
     assert (plan.status, plan.tensor) == ("reachable", None)
     assert "no tensor" in plan.reason
+
+
+@pytest.mark.parametrize("names", [("encoder.token_table", "decoder.tok"), ("first", "second")])
+def test_listing_what_could_be_meant_costs_no_header(server, names):
+    server.add(REPO, sharded([{name: ballast(100)} for name in names]))
+    with pytest.raises(RepcapError, match="no token embedding under a known name") as error:
+        embeddings.load(REPO)
+    assert all(name in str(error.value) for name in names)
+    assert str(error.value).startswith(f"{REPO}@")
+    assert not [exchange for exchange in server.asked("/resolve/") if exchange.path.endswith(".safetensors")]
+
+
+def test_a_head_costs_little_however_wide_the_model_is(server):
+    wide, head = matrix(40, 16384), matrix(40, 16384, seed=1)
+    config = json.dumps({"vocab_size": 40, "hidden_size": 16384}).encode()
+    server.add(REPO, sharded([{NAME: wide}, {"lm_head.weight": head}]) | {"config.json": config})
+    assert embeddings.load(REPO, unembedding=False).head == "different"
+    assert server.sent <= wide.nbytes + SLACK
+
+
+def test_a_home_that_is_a_file_is_told(server, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "file" / "token"))
+    refused(lambda: hub.open_repo(REPO), "Not a directory", "set HF_HOME")

@@ -112,3 +112,13 @@ def test_bad_matrices_are_refused() -> None:
         remove_common_directions(weight)
     with pytest.raises(RepcapError, match="overflow"):
         remove_common_directions(torch.tensor([[3e38, 0.0], [-3e38, 1.0], [-3e38, 2.0]]))
+
+
+@pytest.mark.parametrize("at_the_mean", [0, 2])
+def test_duplicates_are_counted_at_each_step(at_the_mean: int) -> None:
+    half = anisotropic(30, 8).round()
+    half[9] = half[3]
+    weight = torch.cat([8.0 + half, 8.0 - half, torch.full((at_the_mean, 8), 8.0, dtype=torch.float64)])
+    found = [step.moments for step in epsilon_profile(weight, [0, 1])]
+    assert [moments.rows for moments in found] == [60 + at_the_mean, 60, 60], "of rows at the mean nothing is left"
+    assert [moments.duplicate_rows for moments in found] == [2 + at_the_mean // 2, 2, 2]

@@ -22,6 +22,24 @@ def test_an_unchanged_store_is_not_written(tmp_path):
     assert store.read_text() == "name,x\na,0.250000\n"
 
 
+def test_rows_of_other_models_are_kept_character_by_character(tmp_path):
+    store = tmp_path / "store.csv"
+    store.write_text("name,x,y\nb,0.1000,007\n")
+    stores.keep(store, [{"name": "a", "x": 1 / 3, "y": None, "z": 5}], digits=8)
+    assert store.read_text() == "name,x,y,z\na,0.33333333,,5\nb,0.1000,007,\n"
+
+
+def test_named_models_lose_their_rows(tmp_path):
+    store = tmp_path / "store.csv"
+    stores.keep(store, [], names=["a"])
+    assert not store.exists()
+    stores.keep(store, [{"name": "a", "x": 1}, {"name": "b", "x": 2}])
+    stores.keep(store, [], names=["a"])
+    assert store.read_text() == "name,x\nb,2\n"
+    stores.keep(store, [], names=["b"])
+    assert store.read_text() == "name,x\n"
+
+
 @pytest.mark.parametrize("token", ["null", "nan", "None", "NA", "", '"', ",", "1", "␣猫"])
 def test_tokens_come_back_as_they_were(tmp_path, token):
     store = tmp_path / "store.csv"

@@ -1,0 +1,193 @@
+"""What `repcap epsilon` says of a model: facts as a dict that JSON can hold, and the same facts as lines of text."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from repcap_utils import capacity, isotropy, paths, rows, similarity, tables
+from repcap_utils.embeddings import Embedding
+from repcap_utils.errors import RepcapError
+from repcap_utils.similarity import CosineMoments, Matrix
+from repcap_utils.texts import group, shown
+
+MEAN_ROW = (0,)
+PROFILE = (0, 1, 4, 16)
+"""Principal components removed after the mean row; each number costs one more pass over the matrix."""
+
+_HUB_FACTS = ("revision", "traffic", "total_bytes")
+_HEADS = {
+    "absent": "tied: no head is stored",
+    "equal": "tied: a head is stored, and equal bit for bit",
+    "different": "untied: a head of its own is stored",
+    None: "unknown: the source says nothing about a head",
+}
+_CLASSES = {1: "1 (above 0.2)", 2: "2 (below 0.1)", None: "none: between the paper's two"}
+_KINDS = {
+    "zero": "zero",
+    "duplicate": "equal to an earlier row",
+    "padded": "beyond the tokenizer",
+    "near_constant": "near-constant",
+    "untrained": "untrained, it seems",
+    "flagged": "any of these",
+}
+
+
+def facts(
+    embedding: Embedding, *, unembedding: bool = False, components: Sequence[int] = MEAN_ROW, note: str | None = None
+) -> dict:
+    """All facts of a model, by name; floats are finite.
+
+    Args:
+        embedding: the model's matrix and where it came from.
+        unembedding: whether to add the facts of the unembedding, under that name.
+        components: epsilon is also given without the mean row and each of these numbers of principal components.
+        note: why there are no token strings, where there is more to say than that none were found.
+
+    Raises:
+        RepcapError: an unembedding is asked for and there is none; see `rows.report`.
+    """
+    if unembedding and embedding.unembedding is None:
+        raise RepcapError(f"{embedding.name} has no unembedding of its own to measure ({_HEADS[embedding.head]})")
+    found = _model_facts(embedding, note)
+    found |= _matrix_facts(embedding.weight, embedding.tokens, embedding.vocab_size, components)
+    if unembedding:
+        found["unembedding"] = _matrix_facts(embedding.unembedding, None, embedding.vocab_size, components)
+    return found
+
+
+def lines(facts: dict) -> Iterator[str]:
+    """The facts as lines, in groups with a heading."""
+    origin = f"{facts['format']} {facts['file']}, tensor {facts['tensor']}"
+    about = {"read from": origin + (", transposed" if facts["transposed"] else ""), "stored as": facts["storage"]}
+    if "revision" in facts:
+        about["revision"] = facts["revision"]
+        about["network"] = f"{shown(facts['traffic'])} bytes read; all weights are {shown(facts['total_bytes'])}"
+    yield from group(facts["name"], about | {"head": _HEADS[facts["head"]], "tokenizer": facts["tokenizer"]})
+    yield from _matrix_lines("embedding", facts)
+    if "unembedding" in facts:
+        yield from _matrix_lines("unembedding", facts["unembedding"])
+
+
+def nearest_published(d_model: int, epsilon: float, count: int = 3) -> list[dict]:
+    """The models of table 1 (arXiv 2606.02765) whose d_model and epsilon differ by the smallest factors."""
+    table = tables.read(paths.PUBLISHED / "models.csv")
+    distance = np.hypot(np.log(table["d_model"] / d_model), np.log(table["epsilon"] / epsilon))
+    nearest = table.loc[distance.sort_values(kind="stable").index[:count]]
+    return [
+        {
+            "model": row.model,
+            "d_model": int(row.d_model),
+            "epsilon": float(row.epsilon),
+            "capacity": None if np.isnan(row.capacity) else float(row.capacity),
+        }
+        for row in nearest.itertuples()
+    ]
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def _model_facts(embedding: Embedding, note: str | None) -> dict:
+    hub = {key: embedding.provenance[key] for key in _HUB_FACTS if key in embedding.provenance}
+    return {
+        "name": embedding.name,
+        "format": embedding.provenance["format"],
+        "file": embedding.provenance["file"],
+        "tensor": embedding.provenance["tensor"],
+        "transposed": embedding.provenance["transposed"],
+        **hub,
+        "storage": embedding.storage,
+        "tied": embedding.tied,
+        "head": embedding.head,
+        "vocab_size": embedding.vocab_size,
+        "tokenizer": note or ("read" if embedding.tokens is not None else "none beside the weights"),
+    }
+
+
+def _matrix_facts(weight: Matrix, tokens: list[str] | None, vocab_size: int | None, components: Sequence[int]) -> dict:
+    """All that is said of one matrix."""
+    report = rows.report(weight, tokens, None if tokens else vocab_size)
+    moments, without, d_model = report.moments, report.without, weight.shape[1]
+    found = {
+        "V": weight.shape[0],
+        "d_model": d_model,
+        "mean": moments.mean,
+        "std": moments.std,
+        "epsilon": moments.epsilon,
+        "random_floor": similarity.random_floor(d_model),
+        "pairs": moments.pairs,
+        "zero_rows": moments.zero_rows,
+        "duplicate_rows": moments.duplicate_rows,
+        "class": 1 if moments.epsilon > 0.2 else 2 if moments.epsilon < 0.1 else None,
+    }
+    return (
+        found
+        | {"without_common_directions": _without_common_directions(weight, moments, components)}
+        | capacity.estimate(d_model, moments.epsilon).facts
+        | {"nearest_published": nearest_published(d_model, moments.epsilon)}
+        | {"rows": {kind: asdict(found) for kind, found in report.kinds.items()}}
+        | {"epsilon_without_flagged_rows": None if without is None else without.epsilon}
+    )
+
+
+def _without_common_directions(weight: Matrix, stored: CosineMoments, components: Sequence[int]) -> list[dict]:
+    """Epsilon without the mean row and without principal components too; empty where nothing would be left."""
+    possible = [count for count in components if count < min(weight.shape[1], stored.rows - 1)]
+    try:
+        steps = isotropy.epsilon_profile(weight, possible, stored=stored)[1:]
+    except RepcapError:
+        return []
+    return [{"components": step.components, "epsilon": step.moments.epsilon} for step in steps]
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
+    floor = facts["random_floor"]
+    yield from group(
+        f"{title}: epsilon of all {facts['pairs']} pairs",
+        {
+            "V x d_model": f"{facts['V']} x {facts['d_model']}",
+            "mean": f"{facts['mean']:.5f}",
+            "standard deviation": f"{facts['std']:.5f}",
+            "epsilon": f"{facts['epsilon']:.5f}",
+            "random floor": f"{floor:.5f} (2 / sqrt d; epsilon is {facts['epsilon'] / floor:.2f} times that)",
+            "class": _CLASSES[facts["class"]],
+        },
+    )
+    steps = facts["without_common_directions"]
+    names = {step["components"]: f"and {step['components']} principal components" for step in steps}
+    names |= {0: "the mean row", 1: "and 1 principal component"}
+    yield from group(
+        f"{title}: epsilon after removing common directions",
+        {names[step["components"]]: f"{step['epsilon']:.5f}" for step in steps} or {"nothing": "is left of the rows"},
+    )
+    forms = {form: "-" if value is None else f"10^{value:.2f}" for form, value in facts["log10_by_form"].items()}
+    flags = {f"note {i}" if i > 1 else "note": flag for i, flag in enumerate(facts["flags"], 1)}
+    yield from group(f"{title}: directions by each form", forms | flags)
+    yield from group(
+        f"{title}: nearest published models",
+        {near["model"]: _published(near) for near in facts["nearest_published"]},
+    )
+    without = facts["epsilon_without_flagged_rows"]
+    yield from group(
+        f"{title}: rows",
+        {_KINDS[kind]: _row_set(found) for kind, found in facts["rows"].items()}
+        | {"epsilon without them": "-" if without is None else f"{without:.5f}"},
+    )
+
+
+def _published(near: dict) -> str:
+    return f"d_model {near['d_model']}, epsilon {near['epsilon']:.5f}, capacity {shown(near['capacity'])}"
+
+
+def _row_set(found: dict) -> str:
+    if found["count"] == 0:
+        return "0"
+    named = found["tokens"] or [""] * len(found["rows"])
+    short = [token if len(token) <= 24 else f"{token[:21]}..." for token in named]
+    pairs = zip(found["rows"], short, strict=True)
+    first = ", ".join(f"{row} {token!r}" if token else str(row) for row, token in pairs)
+    return f"{found['count']} ({first}{', ...' if found['count'] > len(found['rows']) else ''})"

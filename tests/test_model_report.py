@@ -1,0 +1,55 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from repcap_utils import embeddings, isotropy, model_report
+from repcap_utils.errors import RepcapError
+
+
+@pytest.fixture
+def embedding(tmp_path):
+    """300 x 24, off the origin, with a zero row and a repeated one."""
+    weight = torch.randn(300, 24, generator=torch.Generator().manual_seed(2)) + 0.5
+    weight[5], weight[8] = 0.0, weight[2]
+    save_file({"model.embed_tokens.weight": weight}, tmp_path / "model.safetensors")
+    return embeddings.load(tmp_path)
+
+
+@pytest.mark.parametrize("components", [model_report.MEAN_ROW, model_report.PROFILE, (2,)])
+def test_common_directions_are_removed_as_asked_for(embedding, components):
+    found = model_report.facts(embedding, components=components)["without_common_directions"]
+    wanted = isotropy.epsilon_profile(embedding.weight, components)[1:]
+    assert [step["components"] for step in found] == list(components)
+    assert [step["epsilon"] for step in found] == [step.moments.epsilon for step in wanted]
+
+
+def test_components_that_the_rows_do_not_have_are_left_out(tmp_path):
+    save_file(
+        {"wte.weight": torch.randn(6, 24, generator=torch.Generator().manual_seed(0))}, tmp_path / "m.safetensors"
+    )
+    found = model_report.facts(embeddings.load(tmp_path, tensor="wte.weight"), components=model_report.PROFILE)
+    assert [step["components"] for step in found["without_common_directions"]] == [0, 1, 4]
+
+
+def test_facts_are_json_and_lines_are_text(embedding):
+    found = model_report.facts(embedding, note="not asked for")
+    assert json.loads(json.dumps(found, allow_nan=False))["tokenizer"] == "not asked for"
+    text = list(model_report.lines(found))
+    assert text[0] == embedding.name
+    assert all(line and "\n" not in line for line in text)
+    headings = [line for line in text if not line.startswith(" ")]
+    assert len(headings) == 6
+
+
+def test_a_tied_model_has_no_unembedding(embedding):
+    with pytest.raises(RepcapError, match="no unembedding of its own"):
+        model_report.facts(embedding, unembedding=True)
+
+
+def test_the_nearest_published_models_are_near():
+    llama = model_report.nearest_published(4096, 0.0645)
+    assert len(llama) == 3
+    assert (llama[0]["model"], llama[0]["epsilon"]) == ("Llama 2 7B", 0.0645)
+    assert llama[0]["capacity"] == pytest.approx(3.99e7, rel=0.01)

@@ -286,7 +286,7 @@ def _matrix_report(title: str, facts: dict) -> Iterator[str]:
     )
     forms = {form: "-" if value is None else f"10^{value:.2f}" for form, value in facts["log10_by_form"].items()}
     flags = {f"note {i}" if i > 1 else "note": flag for i, flag in enumerate(facts["flags"], 1)}
-    yield from _group(f"{title}: directions by each form", forms | flags)
+    yield from _group(f"{title}: directions by each form", forms | _bracket_lines(facts["bracket"]) | flags)
     yield from _group(
         f"{title}: nearest published models",
         {
@@ -302,6 +302,15 @@ def _matrix_report(title: str, facts: dict) -> Iterator[str]:
         {_KINDS[kind]: _row_set(found) for kind, found in facts["rows"].items()}
         | {"epsilon without them": "-" if without is None else f"{without:.5f}"},
     )
+
+
+def _bracket_lines(bracket: dict | None) -> dict[str, str]:
+    if bracket is None:
+        return {}
+    return {
+        "exist at least": f"{_power(bracket['log10_lower'])} ({bracket['construction']})",
+        "cannot exceed": f"{_power(bracket['log10_upper'])} (Levenshtein, degree {bracket['degree']})",
+    }
 
 
 def _row_set(found: dict) -> str:
@@ -330,6 +339,70 @@ def capacity(
     from repcap_utils import capacity
 
     _print({"d_model": d, "epsilon": epsilon} | _capacity_facts(capacity.estimate(d, epsilon)), as_json)
+
+
+@app.command()
+def bounds(
+    d: Annotated[int, typer.Option("--d", help="Dimension d_model.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Largest absolute cosine of any pair of directions.")],
+    as_json: Json = False,
+) -> None:
+    """How many directions provably exist at (d, epsilon), how many cannot, and by which theorem."""
+    facts = _bounds_facts(d, epsilon)
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(_bounds_report(facts)))
+
+
+def _bounds_facts(d: int, epsilon: float) -> dict:
+    import math
+
+    from repcap_utils import bounds, capacity, random_packing
+
+    found, known = bounds.bracket(d, epsilon), bounds.best_known_capacity(d, epsilon)
+    rankin, sidelnikov = float(bounds.rankin_capacity(d, epsilon)), bounds.sidelnikov_capacity(d, epsilon)
+    return {
+        "d": d,
+        "epsilon": epsilon,
+        "lower": {
+            "log10": found.log10_lower,
+            "construction": found.construction,
+            "coherence": known.coherence,
+            "reference": known.reference,
+        },
+        "upper": {
+            "log10": found.log10_upper,
+            "bound": "Levenshtein",
+            "degree": found.degree,
+            "reference": bounds.REFERENCES["Levenshtein"],
+        },
+        "log10_others": {
+            "random vectors, median": max(0.0, float(random_packing.log10_capacity(d, epsilon))),
+            "greedy": bounds.greedy_capacity(d, epsilon),
+            **{f"published form {name}": capacity.FORMS[name].log10_capacity(d, epsilon) for name in ("ratio", "full")},
+            f"Sidelnikov's bound, power {sidelnikov.power}": sidelnikov.log10_lines,
+            "Rankin's bound": rankin if math.isfinite(rankin) else None,
+        },
+    }
+
+
+def _bounds_report(facts: dict) -> Iterator[str]:
+    lower, upper = facts["lower"], facts["upper"]
+    lines = {
+        "exist at least": f"{_power(lower['log10'])}  {lower['construction']}, coherence {lower['coherence']:.5g}",
+        "": lower["reference"],
+        "cannot exceed": f"{_power(upper['log10'])}  {upper['bound']}, degree {upper['degree']}",
+        " ": upper["reference"],
+    }
+    yield from _group(
+        f"directions in d = {facts['d']} dimensions, no |cos| above epsilon = {facts['epsilon']:g}", lines
+    )
+    others = {
+        name: "no bound here" if value is None else _power(value) for name, value in facts["log10_others"].items()
+    }
+    yield from _group("for comparison", others)
+
+
+def _power(log10: float) -> str:
+    return f"10^{log10:.2f}"
 
 
 class Method(StrEnum):
@@ -537,8 +610,16 @@ def _capacity_facts(estimate) -> dict:
         "capacity_high": estimate.high,
         "log10_capacity": estimate.log10_point,
         "log10_by_form": dict(estimate.log10),
+        "bracket": _bracket_facts(estimate.d, estimate.epsilon),
         "flags": list(estimate.flags),
     }
+
+
+def _bracket_facts(d: float, epsilon: float) -> dict | None:
+    """What provably exists and what cannot, beside the forms; None where there is no such question."""
+    from repcap_utils import bounds
+
+    return bounds.bracket(d, epsilon)._asdict() if d >= 2 and epsilon < 1 else None
 
 
 def _print(facts: dict, as_json: bool) -> None:

@@ -31,7 +31,7 @@ REFERENCES = {
     "Kerdock": "Calderbank, Cameron, Kantor and Seidel, Proc. London Math. Soc. 75 (1997)",
     "Delsarte-Goethals": "Delsarte and Goethals, J. Combin. Theory A 19 (1975)",
     "polynomial phases": "coherence by Weil's bound on exponential sums, Proc. Nat. Acad. Sci. 34 (1948)",
-    "Levenshtein": "Levenshtein, Acta Appl. Math. 29 (1992); orthoplex bound: Conway, Hardin and Sloane, arXiv math/0208004",
+    "Levenshtein": "Levenshtein, Acta Appl. Math. 29 (1992)",
 }
 """Where each construction and bound is proved."""
 
@@ -258,17 +258,13 @@ def best_known_coherence(k: int, d: int) -> BestKnown:
 def bracket(d: int, epsilon: float) -> Bracket:
     """How many lines with coherence at most epsilon R^d surely has room for, and how many it surely has not.
 
-    The lower number is `best_known_capacity`; the upper is `levenshtein_capacity`, or the orthoplex bound d (d + 1) / 2
-    where that applies and is smaller.
+    The lower number is `best_known_capacity`, the upper `levenshtein_capacity`.
 
     Raises:
         RepcapError: as for `levenshtein_capacity`.
     """
     known, upper = best_known_capacity(d, epsilon), levenshtein_capacity(d, epsilon)
-    log10_upper = upper.log10_lines
-    if d * epsilon**2 < 1 - 1e-12:  # not where epsilon is 1/sqrt(d) up to rounding
-        log10_upper = min(log10_upper, math.log10(d * (d + 1) / 2))
-    return Bracket(known.log10_lines, known.construction, log10_upper, upper.degree)
+    return Bracket(known.log10_lines, known.construction, upper.log10_lines, upper.degree)
 
 
 def _constructions(d: int) -> list[BestKnown]:

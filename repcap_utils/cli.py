@@ -380,6 +380,7 @@ def _bounds_facts(d: int, epsilon: float) -> dict:
             **{f"published form {name}": capacity.FORMS[name].log10_capacity(d, epsilon) for name in ("ratio", "full")},
             f"Sidelnikov's bound, power {sidelnikov.power}": sidelnikov.log10_lines,
             "Rankin's bound": rankin if math.isfinite(rankin) else None,
+            "orthoplex bound": math.log10(d * (d + 1) / 2) if d * epsilon**2 < 1 else None,
         },
     }
 

@@ -10,13 +10,15 @@ R^D, D = 2^m: a frame. Two frames whose forms differ by a form of rank 2h have c
 coherence of a set of frames follows from ranks over F_2, or from Walsh-Hadamard transforms of products of signs.
 
 Lines are numbered, and each can be built without the others: `delsarte_goethals_line`, `polynomial_phases_line`. The
-sets themselves are float64 arrays, built only where they fit into memory.
+sets themselves are float64 arrays, built only where they fit into memory. Functions that return lines take the
+dimension d; those about forms, frames and numbers of lines take m, where d = 2^m, or the prime p, where d = 2p.
 """
 
 import math
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import product
+from numbers import Real
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -63,28 +65,29 @@ def kerdock(d: int) -> np.ndarray:
 
     Source: Calderbank, Cameron, Kantor and Seidel, Proc. LMS 75 (1997).
     """
-    return delsarte_goethals(_log2(d, 4), 0)
+    return delsarte_goethals(2 ** _log2(d, 4), 0)
 
 
-def delsarte_goethals(m: int, r: int) -> np.ndarray:
-    """The Delsarte-Goethals lines in R^D, D = 2^m.
+def delsarte_goethals(d: int, r: int) -> np.ndarray:
+    """The Delsarte-Goethals lines in R^d.
 
     Args:
-        m: log2 of the dimension, 2 .. `LARGEST_M`.
+        d: a power of two, 4 .. 2^`LARGEST_M`.
         r: as for `delsarte_goethals_lines`.
 
     Returns:
-        float64 array of shape (`delsarte_goethals_lines(m, r)`, D) with unit rows, in the order of
-        `delsarte_goethals_line`: the rows of each basis are consecutive, and the standard basis comes last.
+        float64 array of shape (number of lines, d) with unit rows, in the order of `delsarte_goethals_line`: the rows of
+        each basis are consecutive, and the standard basis comes last. `delsarte_goethals_coherence` is their coherence.
 
     Raises:
-        RepcapError: m or r is out of range, or the array would not fit into memory.
+        RepcapError: d is no power of two, d or r is out of range, or the array would not fit into memory.
 
     Source: Delsarte and Goethals, J. Combin. Theory A 19 (1975).
     """
+    m = _log2(d)
+    _check_buildable(m, r)
     lines, d = delsarte_goethals_lines(m, r), 2**m
-    _check_buildable(m)
-    _require_memory(f"Delsarte-Goethals lines, m = {m}, r = {r}", lines, d, f"delsarte_goethals_line({m}, {r}, i)")
+    _require_memory(f"Delsarte-Goethals lines, d = {d}, r = {r}", lines, d, f"delsarte_goethals_line({d}, {r}, i)")
     vectors = np.empty((lines // d, d, d))
     basis = hadamard(d) / math.sqrt(d)
     vectors[-1] = np.eye(d)
@@ -95,23 +98,24 @@ def delsarte_goethals(m: int, r: int) -> np.ndarray:
     return vectors.reshape(lines, d)
 
 
-def delsarte_goethals_line(m: int, r: int, i: int) -> np.ndarray:
-    """Line number i of the Delsarte-Goethals lines in R^D, D = 2^m, without building any other.
+def delsarte_goethals_line(d: int, r: int, i: int) -> np.ndarray:
+    """Line number i of the Delsarte-Goethals lines in R^d, without building any other.
 
     Args:
-        m: log2 of the dimension, 2 .. `LARGEST_M`.
-        r: as for `delsarte_goethals_lines`; r = 0 with even m are the Kerdock lines.
-        i: 0 .. lines - 1. i // D is the number of the form (`delsarte_goethals_signs`) and i mod D that of the linear
-            form l, whose bits are its coefficients; the last D lines are the standard basis.
+        d: a power of two, 4 .. 2^`LARGEST_M`.
+        r: as for `delsarte_goethals_lines`; r = 0, where d is a power of 4, are the Kerdock lines.
+        i: 0 .. lines - 1. i // d is the number of the form (`delsarte_goethals_signs`) and i mod d that of the linear
+            form l, whose bits are its coefficients; the last d lines are the standard basis.
 
     Returns:
-        float64, shape (D,).
+        float64, shape (d,).
 
     Raises:
-        RepcapError: m, r or i is out of range.
+        RepcapError: d is no power of two, or d, r or i is out of range.
     """
+    m = _log2(d)
+    _check_buildable(m, r)
     lines, d = delsarte_goethals_lines(m, r), 2**m
-    _check_buildable(m)
     form, linear = divmod(_check_index(i, lines), d)
     if form == lines // d - 1:
         return np.eye(1, d, linear)[0]
@@ -128,7 +132,8 @@ def delsarte_goethals_signs(m: int, r: int, forms: Iterable[int]) -> np.ndarray:
     a, b_1, .., b_r (b_1, .., b_r), the lowest first.
 
     Args:
-        m, r: as for `delsarte_goethals`.
+        m: log2 of the dimension, 2 .. `LARGEST_M`.
+        r: as for `delsarte_goethals_lines`.
         forms: numbers from 0 below 2^((m-1)(r+1)) for even, 2^(m r) for odd m.
 
     Returns:
@@ -137,8 +142,8 @@ def delsarte_goethals_signs(m: int, r: int, forms: Iterable[int]) -> np.ndarray:
     Raises:
         RepcapError: m, r or a number is out of range.
     """
+    _check_buildable(m, r)
     count = delsarte_goethals_lines(m, r) // 2**m - 1
-    _check_buildable(m)
     t = _field_degree(m)
     digits = range(_digits(m, r))
     numbers = [_check_index(form, count) for form in forms]
@@ -173,7 +178,13 @@ def delsarte_goethals_coherence(m: int, r: int) -> float:
 
 
 def delsarte_goethals_orders(m: int) -> range:
-    """The values of r for which Delsarte-Goethals lines exist in R^(2^m); empty when there are none."""
+    """The values of r for which Delsarte-Goethals lines exist in R^(2^m); empty when there are none.
+
+    Raises:
+        RepcapError: m is no whole number.
+    """
+    if not isinstance(m, int | np.integer):
+        raise RepcapError(f"m = {m!r}; the dimension is D = 2^m, take a whole number of at least 2")
     return range(m // 2) if m % 2 == 0 else range(1, (m - 1) // 2 + 1)
 
 
@@ -186,12 +197,13 @@ def exact_coherence(m: int, r: int, method: Literal["rank", "transform"] = "rank
     Differences are taken up to the symmetry of the set: see `difference_ranks`.
 
     Args:
-        m, r: as for `delsarte_goethals`.
+        m, r: as for `delsarte_goethals_signs`.
         method: "rank", by ranks over F_2, or "transform", by fast Walsh-Hadamard transforms of the 2^m signs.
 
     Raises:
         RepcapError: as for `difference_ranks`, or an unknown method.
     """
+    _check_buildable(m, r)
     against_standard_basis = 2.0 ** (-m / 2)
     if method == "rank":
         return max(against_standard_basis, 2.0 ** (-min(difference_ranks(m, r)) / 2))
@@ -213,7 +225,7 @@ def difference_ranks(m: int, r: int, *, samples: int | None = None, seed: int = 
     every difference has the rank of one of (1; 0) and (a'; b).
 
     Args:
-        m, r: as for `delsarte_goethals`.
+        m, r: as for `delsarte_goethals_signs`.
         samples: number of random pairs of forms to look at instead of all differences.
         seed: of those pairs.
 
@@ -223,14 +235,10 @@ def difference_ranks(m: int, r: int, *, samples: int | None = None, seed: int = 
     Raises:
         RepcapError: m or r is out of range, or there are too many differences to look at all of them.
     """
-    if samples is None:
-        pairs = _differences(m, r, _BLOCK)
-    else:
-        _check_delsarte_goethals(m, r)
-        _check_buildable(m)
-        if samples < 1:
-            raise RepcapError(f"samples = {samples}; it must be a whole number, 1 or more")
-        pairs = _random_differences(m, r, samples, seed)
+    _check_buildable(m, r)
+    if samples is not None and samples < 1:
+        raise RepcapError(f"samples = {samples}; it must be a whole number, 1 or more")
+    pairs = _differences(m, r, _BLOCK) if samples is None else _random_differences(m, r, samples, seed)
     counts = np.zeros(m + 1, dtype=np.int64)
     for first, second in pairs:
         counts += np.bincount(_ranks(_polar_rows(m, first) ^ _polar_rows(m, second)), minlength=m + 1)
@@ -446,26 +454,25 @@ def _real_lines(vectors: np.ndarray) -> np.ndarray:
 
 def _log2(d: int, base: int = 2) -> int:
     """m of d = 2^m, for a power of `base` (2 or 4)."""
-    if isinstance(d, int | np.integer) and d >= base:
+    below = base
+    if isinstance(d, Real) and math.isfinite(d) and d >= base:
         m = int(d).bit_length() - 1
         if d == 2**m and (base == 2 or m % 2 == 0):
             return m
-        below = base ** int(math.log2(d) / math.log2(base))
-        near = f"{below} or {base * below}"
-    else:
-        near = f"{base} or {base**2}"
+        below = 2 ** (m if base == 2 else m - m % 2)
+    near = f"{below} or {base * below}"
     raise RepcapError(f"d = {d!r} is not a power of {base} from {base} on; take {near}")
 
 
 def _check_delsarte_goethals(m: int, r: int) -> None:
-    if not isinstance(m, int | np.integer) or m < 2 or r not in delsarte_goethals_orders(m):
-        whole = isinstance(m, int | np.integer) and m >= 2
-        allowed = delsarte_goethals_orders(m) if whole else range(0)
-        advice = f"take r in {allowed.start} .. {allowed.stop - 1}" if allowed else "take a whole m >= 2, D = 2^m"
+    if r not in delsarte_goethals_orders(m) or m < 2:
+        allowed = delsarte_goethals_orders(m) if m >= 2 else range(0)
+        advice = f"take r in {allowed.start} .. {allowed.stop - 1}" if allowed else "take m >= 2"
         raise RepcapError(f"Delsarte-Goethals lines: m = {m!r}, r = {r!r} does not exist; {advice}")
 
 
-def _check_buildable(m: int) -> None:
+def _check_buildable(m: int, r: int) -> None:
+    _check_delsarte_goethals(m, r)
     if m > LARGEST_M:
         raise RepcapError(f"quadratic forms: m = {m} is too large to compute with; take m up to {LARGEST_M}")
 
@@ -560,8 +567,6 @@ def _form_values(m: int, coefficients: np.ndarray, points: np.ndarray) -> np.nda
 
 def _differences(m: int, r: int, block: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pairs of forms, as coefficients (n, digits), whose differences stand for all: see `difference_ranks`."""
-    _check_delsarte_goethals(m, r)
-    _check_buildable(m)
     t, digits = _field_degree(m), _digits(m, r)
     count = 2 ** (t * digits)
     if count > _MOST_DIFFERENCES:

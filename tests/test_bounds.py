@@ -120,9 +120,9 @@ def test_levenshtein_to_fifty_digits(d, epsilon):
 def test_all_published_models_take_less_than_half_a_second():
     models = published_models()
     bounds._largest_zero.cache_clear()
-    start = time.perf_counter()
+    start = time.process_time()
     found = bounds.levenshtein_capacity(models.d_model, models.epsilon)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert len(found.log10_lines) == 45
     assert (found.log10_lines > np.log10(models.d_model)).all()
 

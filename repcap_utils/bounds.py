@@ -1,9 +1,11 @@
 """What must exist and what cannot: proved lower and upper bounds on the number of lines in R^d at a given coherence.
 
 A set of k lines in R^d has coherence epsilon when the largest |cos| between two of them is epsilon. Upper bounds on k
-(equivalently, lower bounds on epsilon) are Welch's, the orthoplex bound and Levenshtein's; lower bounds on k are the
-greedy covering argument and the explicit constructions of `codes`. Numbers of lines are given as log10, since they
-overflow a float long before they stop being interesting.
+(equivalently, lower bounds on epsilon) are those of Welch and Rankin, Sidelnikov and Levenshtein, and the orthoplex
+bound; lower bounds on k are the greedy covering argument and the explicit constructions of `codes`. Numbers of lines
+are given as log10, since they overflow a float long before they stop being interesting.
+
+Arguments broadcast, except in `best_known_capacity`, `best_known_coherence` and `bracket`, which name a construction.
 """
 
 import math
@@ -14,19 +16,38 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh_tridiagonal
 from scipy.optimize import brentq
+from scipy.special import betaln
 
 from repcap_utils import codes, random_packing
+from repcap_utils.capacity import broadcast
 from repcap_utils.errors import RepcapError
 
-MAX_DEGREE = 20_000
+MAX_DEGREE = 2**19
 """Largest degree of Levenshtein's polynomials that is tried; beyond it the bounds raise an error."""
+
+REFERENCES = {
+    "orthonormal basis": "d lines at right angles",
+    "greedy": "double caps around a maximal set cover the sphere: 1/P(|cos| > epsilon) lines exist",
+    "Kerdock": "Calderbank, Cameron, Kantor and Seidel, Proc. London Math. Soc. 75 (1997)",
+    "Delsarte-Goethals": "Delsarte and Goethals, J. Combin. Theory A 19 (1975)",
+    "polynomial phases": "coherence by Weil's bound on exponential sums, Proc. Nat. Acad. Sci. 34 (1948)",
+    "Levenshtein": "Levenshtein, Acta Appl. Math. 29 (1992)",
+}
+"""Where each construction and bound is proved."""
 
 
 class LevenshteinBound(NamedTuple):
     """At most 10^log10_lines lines; `degree` counts the pieces of the bound: 1 is Welch's, 2k - 1 and 2k use Q_k."""
 
-    log10_lines: float
-    degree: int
+    log10_lines: np.ndarray | float
+    degree: np.ndarray | int
+
+
+class SidelnikovBound(NamedTuple):
+    """At most 10^log10_lines lines, by the moment of order 2 `power` of the cosines; power 1 is Rankin's bound."""
+
+    log10_lines: np.ndarray | float
+    power: np.ndarray | int
 
 
 class BestKnown(NamedTuple):
@@ -36,20 +57,37 @@ class BestKnown(NamedTuple):
     construction: str
     coherence: float
 
+    @property
+    def reference(self) -> str:
+        """Where the construction is proved."""
+        return REFERENCES[self.construction.partition(" (")[0]]
+
+
+class Bracket(NamedTuple):
+    """The largest number of lines lies between 10^log10_lower and 10^log10_upper.
+
+    `construction` gives the lower number, the piece `degree` of Levenshtein's bound the upper.
+    """
+
+    log10_lower: float
+    construction: str
+    log10_upper: float
+    degree: int
+
 
 def welch(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
     """Welch's lower bound sqrt((k - d) / (d (k - 1))) on the coherence of k lines in R^d; 0 where k <= d.
 
     Args:
         k: number of lines, at least 2; scalar or array, broadcast against d.
-        d: dimension, at least 1.
+        d: dimension, at least 2.
 
     Raises:
-        RepcapError: some k < 2 or d < 1, or not finite.
+        RepcapError: some k < 2 or d < 2, or not finite.
 
     Source: Welch, IEEE Trans. Inf. Theory 20 (1974); also known as Rankin's simplex bound.
     """
-    lines, dimension = _counts(k, d)
+    lines, dimension = broadcast(k=(k, 2), d=(d, 2))
     bound = np.sqrt(np.maximum(lines - dimension, 0) / (dimension * (lines - 1)))
     return bound if bound.ndim else float(bound)
 
@@ -59,27 +97,233 @@ def orthoplex(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
 
     Arguments and errors as for `welch`. Source: Conway, Hardin and Sloane, arXiv math/0208004, sec. 5.
     """
-    lines, dimension = _counts(k, d)
+    lines, dimension = broadcast(k=(k, 2), d=(d, 2))
     bound = np.where(lines > dimension * (dimension + 1) / 2, 1 / np.sqrt(dimension), 0.0)
     return bound if bound.ndim else float(bound)
 
 
-def levenshtein(k: int, d: int) -> float:
+def levenshtein(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
     """Levenshtein's lower bound on the coherence of k lines in R^d, the inverse of `levenshtein_capacity`; 0 if k <= d.
 
     It equals Welch's bound for k <= d (d + 1) / 2 and exceeds it beyond.
 
+    Args:
+        k: number of lines, at least 2; scalar or array, whole numbers of any size.
+        d: dimension, at least 2, broadcast against k.
+
     Raises:
-        RepcapError: k < 2, d < 1, or k so large that the degree exceeds `MAX_DEGREE`.
+        RepcapError: k < 2, d < 2, or k so large that the degree exceeds `MAX_DEGREE`.
 
     Source: Levenshtein, Acta Appl. Math. 29 (1992).
     """
-    _counts(k, d)
-    k, d = int(k), int(d)
+    _, dimension = broadcast(k=(k, 2), d=(d, 2))
+    _check_whole("d", dimension)
+    # Python integers: a float would round the large ones.
+    lines, dimension = np.broadcast_arrays(np.asarray(k, dtype=object), dimension)
+    bound = np.array([_levenshtein(int(n), int(m)) for n, m in zip(lines.flat, dimension.flat, strict=True)])
+    return bound.reshape(lines.shape) if lines.ndim else float(bound[0])
+
+
+def lower_bound(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
+    """The best proved lower bound here on the coherence of k lines in R^d: Welch, orthoplex and Levenshtein together.
+
+    Arguments and errors as for `levenshtein`.
+    """
+    return np.maximum.reduce([welch(k, d), orthoplex(k, d), levenshtein(k, d)])[()]
+
+
+def rankin_capacity(d: ArrayLike, epsilon: ArrayLike) -> np.ndarray | float:
+    """log10 of Rankin's upper bound d (1 - epsilon^2) / (1 - d epsilon^2); inf where d epsilon^2 >= 1.
+
+    The inverse of `welch`. Arguments and errors as for `levenshtein_capacity`; they broadcast.
+
+    Source: Rankin, Proc. Glasgow Math. Assoc. 2 (1955).
+    """
+    dimension, coherence = _capacity_arguments(d, epsilon)
+    room = 1 - dimension * coherence**2
+    bound = np.log10(dimension * (1 - coherence**2)) - np.log10(np.where(room > 0, room, 1))
+    return np.where(room > 0, bound, np.inf)[()]
+
+
+def sidelnikov_capacity(d: ArrayLike, epsilon: ArrayLike) -> SidelnikovBound:
+    """The higher-order Welch bound of Sidelnikov on the number of lines in R^d with coherence at most epsilon.
+
+    With c_p = (2p - 1)!! / (d (d + 2) .. (d + 2p - 2)), the mean of cos^(2p) over the sphere, every p with
+    epsilon^(2p) < c_p gives (1 - epsilon^(2p)) / (c_p - epsilon^(2p)); this is the smallest of them.
+
+    Arguments and errors as for `levenshtein_capacity`; they broadcast.
+
+    Source: Sidelnikov, Math. USSR Sbornik 24 (1974); Welch, IEEE Trans. Inf. Theory 20 (1974).
+    """
+    dimension, coherence = _capacity_arguments(d, epsilon)
+    dimension, coherence = dimension[..., None], coherence[..., None]
+    # The best p for the denominator alone, and its neighbours, since the numerator depends on p too.
+    powers = np.maximum(1, _largest_gap(dimension, coherence) + np.arange(-4, 5))
+    log_moment, log_power = _log_moment(dimension, powers), 2 * powers * np.log(coherence)
+    valid = log_power < log_moment
+    gap = np.where(valid, log_power - log_moment, -1.0)
+    bound = np.log(-np.expm1(log_power)) - log_moment - np.log(-np.expm1(gap))
+    bound = np.where(valid, bound, np.inf) / math.log(10)
+    best = np.argmin(bound, axis=-1, keepdims=True)
+    found, power = (np.take_along_axis(array, best, axis=-1)[..., 0] for array in (bound, powers))
+    return SidelnikovBound(found, power.astype(int)) if found.ndim else SidelnikovBound(float(found), int(power))
+
+
+def levenshtein_capacity(d: ArrayLike, epsilon: ArrayLike) -> LevenshteinBound:
+    """Levenshtein's upper bound on the number of lines in R^d with coherence at most epsilon.
+
+    With s = epsilon^2, Q_k^(a,b) the Jacobi polynomials P_k^((d-3)/2 + a, -1/2 + b)(2u - 1) normalised to 1 at u = 1,
+    t_k^(a,b) their largest zeros and R_k = C(d + 2k - 1, 2k), the bound is
+    (1 - Q_(k-1)^(1,0)(s) / Q_k^(0,0)(s)) R_(k-1) for t_(k-1)^(1,1) <= s <= t_k^(1,0), and
+    (1 - Q_k^(1,0)(s) / Q_k^(0,1)(s)) R_k for t_k^(1,0) <= s <= t_k^(1,1).
+
+    Args:
+        d: dimension, a whole number, at least 2; scalar or array, broadcast against epsilon.
+        epsilon: coherence, strictly between 0 and 1.
+
+    Returns:
+        log10 of the bound (accurate to about 1e-11) and the degree, 2k - 1 or 2k, of the piece that gives it.
+
+    Raises:
+        RepcapError: d < 2, epsilon outside (0, 1), or so near to 1 that the degree exceeds `MAX_DEGREE`.
+
+    Source: Levenshtein, Acta Appl. Math. 29 (1992); Handbook of Coding Theory (1998).
+    """
+    dimension, coherence = _capacity_arguments(d, epsilon)
+    found = [_levenshtein_capacity(int(n), float(e)) for n, e in zip(dimension.flat, coherence.flat, strict=True)]
+    if not dimension.ndim:
+        return found[0]
+    log10_lines, degree = np.array([bound[0] for bound in found]), np.array([bound[1] for bound in found], dtype=int)
+    return LevenshteinBound(log10_lines.reshape(dimension.shape), degree.reshape(dimension.shape))
+
+
+def greedy_capacity(d: ArrayLike, epsilon: ArrayLike) -> np.ndarray | float:
+    """log10 of 1 / P, a number of lines with coherence at most epsilon that certainly exists in R^d.
+
+    P is the probability that two random unit vectors have |cos| > epsilon. A maximal set of lines exists in which no
+    |cos| exceeds epsilon; the double caps around its members cover the sphere, so it has at least 1 / P of them.
+
+    Arguments and errors as for `levenshtein_capacity`; they broadcast.
+    """
+    dimension, coherence = _capacity_arguments(d, epsilon)
+    bound = np.maximum(0.0, -random_packing.log_exceedance(coherence, dimension) / math.log(10))
+    return bound if bound.ndim else float(bound)
+
+
+def best_known_capacity(d: int, epsilon: float) -> BestKnown:
+    """The largest number of lines in R^d with coherence at most epsilon that this package can prove to exist.
+
+    The candidates are an orthonormal basis, the greedy argument, the Kerdock and Delsarte-Goethals lines of the largest
+    2^m <= d, and the polynomial phases of the largest prime p <= d/2; zero padding keeps the coherence.
+
+    Raises:
+        RepcapError: d < 2 or epsilon outside (0, 1).
+    """
+    d, epsilon = (array.item() for array in _capacity_arguments(d, epsilon))
+    candidates = [
+        BestKnown(math.log10(d), "orthonormal basis", 0.0),
+        BestKnown(greedy_capacity(d, epsilon), "greedy", epsilon),
+        *(candidate for candidate in _constructions(int(d)) if candidate.coherence <= epsilon),
+        *_polynomial_phases(int(d), epsilon),
+    ]
+    return max(candidates, key=lambda candidate: candidate.log10_lines)
+
+
+def best_known_coherence(k: int, d: int) -> BestKnown:
+    """The smallest coherence at which one of the explicit constructions of `best_known_capacity` has k lines in R^d.
+
+    The greedy argument, which proves that lines exist without giving them, is no candidate here.
+
+    Raises:
+        RepcapError: k < 2 or d < 2, or no construction here has so many lines.
+    """
+    lines, dimension = (int(array) for array in broadcast(k=(k, 2), d=(d, 2)))
+    if lines <= dimension:
+        return BestKnown(math.log10(dimension), "orthonormal basis", 0.0)
+    p = codes.largest_prime(dimension // 2)
+    degrees = range(2, min(p, lines.bit_length() + 1))
+    phases = (_phases_candidate(p, degree) for degree in degrees)
+    candidates = [
+        candidate
+        for candidate in (*_constructions(dimension), *phases)
+        if candidate.log10_lines >= math.log10(lines) - 1e-12 and candidate.coherence < 1
+    ]
+    if not candidates:
+        raise RepcapError(
+            f"no construction here has {lines} lines in {dimension} dimensions; take fewer, or a larger d"
+        )
+    return min(candidates, key=lambda candidate: candidate.coherence)
+
+
+def bracket(d: int, epsilon: float) -> Bracket:
+    """How many lines with coherence at most epsilon R^d surely has room for, and how many it surely has not.
+
+    The lower number is `best_known_capacity`, the upper `levenshtein_capacity`.
+
+    Raises:
+        RepcapError: as for `levenshtein_capacity`.
+    """
+    known, upper = best_known_capacity(d, epsilon), levenshtein_capacity(d, epsilon)
+    return Bracket(known.log10_lines, known.construction, upper.log10_lines, upper.degree)
+
+
+def _constructions(d: int) -> list[BestKnown]:
+    """Kerdock and Delsarte-Goethals lines in the largest 2^m <= d; a smaller m has fewer at each coherence."""
+    m = d.bit_length() - 1
+    found = []
+    for r in codes.delsarte_goethals_orders(m) if m > 1 else ():
+        name = f"Kerdock (m = {m})" if m % 2 == 0 and r == 0 else f"Delsarte-Goethals (m = {m}, r = {r})"
+        log10_lines = math.log10(codes.delsarte_goethals_lines(m, r))
+        found.append(BestKnown(log10_lines, name, codes.delsarte_goethals_coherence(m, r)))
+    return found
+
+
+def _polynomial_phases(d: int, epsilon: float) -> list[BestKnown]:
+    """At most one: both the number of lines and the degree that epsilon allows grow with p, so the largest p wins."""
+    p = codes.largest_prime(d // 2)
+    if p < 3:
+        return []
+    degree = min(p - 1, 1 + round(epsilon * math.sqrt(p)))
+    if degree >= 2 and codes.polynomial_phases_coherence(p, degree) > epsilon:
+        degree -= 1
+    return [_phases_candidate(p, degree)] if degree >= 2 else []
+
+
+def _phases_candidate(p: int, degree: int) -> BestKnown:
+    lines, coherence = codes.polynomial_phases_lines(p, degree), codes.polynomial_phases_coherence(p, degree)
+    return BestKnown(math.log10(lines), f"polynomial phases (p = {p}, t = {degree})", coherence)
+
+
+def _log_moment(d: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """ln of the mean of cos^(2p) between a fixed and a random direction of R^d."""
+    return betaln(p + 0.5, (d - 1) / 2) - betaln(0.5, (d - 1) / 2)
+
+
+def _largest_gap(d: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
+    """The p >= 1 at which c_p - epsilon^(2p) is largest, as a float.
+
+    Going from p to p + 1 the difference grows while A(p) = epsilon^(2p) / c_p (d + 2p) (1 - epsilon^2) / (d - 1) > 1.
+    A rises up to some p and falls from there on, so the largest difference is where A last falls to 1.
+    """
+
+    def grows(p: np.ndarray) -> np.ndarray:
+        log_a = 2 * p * np.log(epsilon) - _log_moment(d, p) + np.log((d + 2 * p) / (d - 1)) + np.log1p(-(epsilon**2))
+        return log_a > 0
+
+    peak = (epsilon**2 * (d + 2) - 1) / (2 * (1 - epsilon**2))
+    low = np.maximum(1, np.ceil(peak))
+    high = low + 1
+    while grows(high).any():
+        high = np.where(grows(high), low + 2 * (high - low), high)
+    while (high - low > 1).any():
+        middle = np.floor((low + high) / 2)
+        low, high = np.where(grows(middle), middle, low), np.where(grows(middle), high, middle)
+    return np.where(grows(low), high, low)
+
+
+def _levenshtein(k: int, d: int) -> float:
     if k <= d:
         return 0.0
-    if d == 1:
-        return 1.0
     step = _breakpoint_below(k, d)
     degree, at_second = step // 2 + step % 2, step % 2 == 0
     if at_second:
@@ -99,107 +343,11 @@ def levenshtein(k: int, d: int) -> float:
     return math.sqrt(brentq(excess, low, high, xtol=1e-18, rtol=1e-14))
 
 
-def lower_bound(k: int, d: int) -> float:
-    """The best proved lower bound here on the coherence of k lines in R^d: Welch, orthoplex and Levenshtein together.
-
-    Raises:
-        RepcapError: as for `levenshtein`.
-    """
-    return max(welch(k, d), orthoplex(k, d), levenshtein(k, d))
-
-
-def levenshtein_capacity(d: int, epsilon: float) -> LevenshteinBound:
-    """Levenshtein's upper bound on the number of lines in R^d with coherence at most epsilon.
-
-    With s = epsilon^2, Q_k^(a,b) the Jacobi polynomials P_k^((d-3)/2 + a, -1/2 + b)(2u - 1) normalised to 1 at u = 1,
-    t_k^(a,b) their largest zeros and R_k = C(d + 2k - 1, 2k), the bound is
-    (1 - Q_(k-1)^(1,0)(s) / Q_k^(0,0)(s)) R_(k-1) for t_(k-1)^(1,1) <= s <= t_k^(1,0), and
-    (1 - Q_k^(1,0)(s) / Q_k^(0,1)(s)) R_k for t_k^(1,0) <= s <= t_k^(1,1).
-
-    Args:
-        d: dimension, at least 1.
-        epsilon: coherence, strictly between 0 and 1.
-
-    Returns:
-        log10 of the bound (accurate to about 1e-11) and the degree, 2k - 1 or 2k, of the piece that gives it.
-
-    Raises:
-        RepcapError: d < 1, epsilon outside (0, 1), or so near to 1 that the degree exceeds `MAX_DEGREE`.
-
-    Source: Levenshtein, Acta Appl. Math. 29 (1992); Handbook of Coding Theory (1998).
-    """
-    _check_capacity_arguments(d, epsilon)
-    if d == 1:
-        return LevenshteinBound(0.0, 0)
+def _levenshtein_capacity(d: int, epsilon: float) -> LevenshteinBound:
     s = epsilon * epsilon
     degree = _degree(s, d)
     second = s > _largest_zero(degree, d, 1, 0)
     return LevenshteinBound(_log10_levenshtein(s, d, degree, second=second), 2 * degree - 1 + second)
-
-
-def greedy_capacity(d: int, epsilon: float) -> float:
-    """log10 of 1 / P, a number of lines with coherence at most epsilon that certainly exists in R^d.
-
-    P is the probability that two random unit vectors have |cos| > epsilon. A maximal set of lines exists in which no
-    |cos| exceeds epsilon; the double caps around its members cover the sphere, so it has at least 1 / P of them.
-
-    Raises:
-        RepcapError: d < 1 or epsilon outside (0, 1).
-    """
-    _check_capacity_arguments(d, epsilon)
-    return max(0.0, -float(random_packing.log_exceedance(epsilon, d)) / math.log(10))
-
-
-def best_known_capacity(d: int, epsilon: float) -> BestKnown:
-    """The largest number of lines in R^d with coherence at most epsilon that this package can prove to exist.
-
-    The candidates are an orthonormal basis, the greedy argument, the Kerdock and Delsarte-Goethals lines of the largest
-    2^m <= d, and the polynomial phases of the largest prime p <= d/2; zero padding keeps the coherence.
-
-    Raises:
-        RepcapError: d < 1 or epsilon outside (0, 1).
-    """
-    _check_capacity_arguments(d, epsilon)
-    d = int(d)
-    candidates = [
-        BestKnown(math.log10(d), "orthonormal basis", 0.0),
-        BestKnown(greedy_capacity(d, epsilon), "greedy", epsilon),
-        *_quadratic_form_candidates(d, epsilon),
-        *_polynomial_candidates(d, epsilon),
-    ]
-    return max(candidates, key=lambda candidate: candidate.log10_lines)
-
-
-def _quadratic_form_candidates(d: int, epsilon: float) -> list[BestKnown]:
-    m = d.bit_length() - 1
-    found = []
-    for r in codes.delsarte_goethals_orders(m):
-        coherence = codes.delsarte_goethals_coherence(m, r)
-        if coherence <= epsilon:
-            name = f"Kerdock (m = {m})" if m % 2 == 0 and r == 0 else f"Delsarte-Goethals (m = {m}, r = {r})"
-            found.append(BestKnown(math.log10(codes.delsarte_goethals_lines(m, r)), name, coherence))
-    return found
-
-
-def _polynomial_candidates(d: int, epsilon: float) -> list[BestKnown]:
-    """At most one: both the number of lines and the degree that epsilon allows grow with p, so the largest p wins."""
-    p = _largest_prime(d // 2)
-    if p < 3:
-        return []
-    degree = min(p - 1, 1 + round(epsilon * math.sqrt(p)))
-    if degree >= 2 and codes.polynomial_phases_coherence(p, degree) > epsilon:
-        degree -= 1
-    if degree < 2:
-        return []
-    lines = codes.polynomial_phases_lines(p, degree)
-    name = f"polynomial phases (p = {p}, t = {degree})"
-    return [BestKnown(math.log10(lines), name, codes.polynomial_phases_coherence(p, degree))]
-
-
-@cache
-def _largest_prime(limit: int) -> int:
-    """The largest prime up to `limit`, or 0."""
-    return next((n for n in range(limit, 1, -1) if codes.is_prime(n)), 0)
 
 
 def _log10_levenshtein(s: float, d: int, degree: int, *, second: bool) -> float:
@@ -214,14 +362,19 @@ def _log10_levenshtein(s: float, d: int, degree: int, *, second: bool) -> float:
 
 def _degree(s: float, d: int) -> int:
     """The smallest k with s <= t_k^(1,1)."""
-    low, high = 0, 1
+    # Start where the largest zero lies in the limit of large degree and dimension; it is approached from below.
+    low = max(0, math.floor(((d - 1) / math.sqrt(1 - s) - d) / 4)) if s < 1 else MAX_DEGREE
+    low = min(low, MAX_DEGREE)
+    if _largest_zero(low, d, 1, 1) >= s:
+        low = 0
+    high, stride = low, 1
     while _largest_zero(high, d, 1, 1) < s:
         if high >= MAX_DEGREE:
             raise RepcapError(
                 f"epsilon = {math.sqrt(s):.12g} at d = {d} needs polynomials of degree above {MAX_DEGREE}; "
                 "take an epsilon farther below 1"
             )
-        low, high = high, min(2 * high, MAX_DEGREE)
+        low, high, stride = high, min(high + stride, MAX_DEGREE), 2 * stride
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _largest_zero(middle, d, 1, 1) < s else (low, middle)
@@ -264,6 +417,7 @@ def _jacobi(degree: int, d: int, a: int, b: int, z: float) -> tuple[float, float
     return value, log_factor
 
 
+@cache
 def _largest_zero(degree: int, d: int, a: int, b: int) -> float:
     """The largest zero in u of Q_degree^(a,b), from the Jacobi matrix of z = 1 - u; 0 for degree 0."""
     if degree == 0:
@@ -274,17 +428,17 @@ def _largest_zero(degree: int, d: int, a: int, b: int) -> float:
     return max(0.0, 1 - float(smallest[0]))
 
 
-def _counts(k: ArrayLike, d: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    lines, dimension = np.asarray(k, dtype=float), np.asarray(d, dtype=float)
-    if not np.all(np.isfinite(lines) & (lines >= 2)):
-        raise RepcapError(f"k = {k} must be at least 2 lines and finite")
-    if not np.all(np.isfinite(dimension) & (dimension >= 1)):
-        raise RepcapError(f"d = {d} must be at least 1 and finite")
-    return lines, dimension
+def _capacity_arguments(d: ArrayLike, epsilon: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """d and epsilon as float64 arrays of one shape, once both are known to be usable."""
+    dimension, coherence = broadcast(d=(d, 2), epsilon=(epsilon, -np.inf))
+    _check_whole("d", dimension)
+    outside = (coherence <= 0) | (coherence >= 1)
+    if outside.any():
+        raise RepcapError(f"epsilon = {coherence[outside][0]:g} must lie strictly between 0 and 1")
+    return dimension, coherence
 
 
-def _check_capacity_arguments(d: int, epsilon: float) -> None:
-    if not d >= 1 or d != int(d):
-        raise RepcapError(f"d = {d} must be a whole number of at least 1")
-    if not 0 < epsilon < 1:
-        raise RepcapError(f"epsilon = {epsilon} must lie strictly between 0 and 1")
+def _check_whole(name: str, values: np.ndarray) -> None:
+    whole = values == np.floor(values)
+    if not whole.all():
+        raise RepcapError(f"{name} = {values[~whole][0]:g} must be a whole number")

@@ -32,6 +32,7 @@ NOTEBOOKS = (
     "04_fitting_c",
     "05_model_survey",
     "06_scaling_trends",
+    "07_rigorous_bounds",
 )
 BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
 

@@ -156,9 +156,22 @@ def capacity(
     as_json: Json = False,
 ) -> None:
     """Capacity at (d, epsilon) by the published form, with its interval over forms and fits and what is extrapolated."""
-    from repcap_utils import capacity
+    from repcap_utils import model_report
 
-    _print({"d_model": d, "epsilon": epsilon} | capacity.estimate(d, epsilon).facts, as_json)
+    _print({"d_model": d, "epsilon": epsilon} | model_report.capacity_facts(d, epsilon), as_json)
+
+
+@app.command()
+def bounds(
+    d: Annotated[int, typer.Option("--d", help="Dimension d_model.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Largest absolute cosine of any pair of directions.")],
+    as_json: Json = False,
+) -> None:
+    """How many directions provably exist at (d, epsilon), how many cannot, and by which theorem."""
+    from repcap_utils import model_report
+
+    facts = model_report.bounds_facts(d, epsilon)
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(model_report.bounds_lines(facts)))
 
 
 class Method(StrEnum):

@@ -1,11 +1,12 @@
-"""What `repcap epsilon` says of a model: facts as a dict that JSON can hold, and the same facts as lines of text."""
+"""What the shell says of a model or of (d, epsilon): facts as a dict that JSON can hold, and the same facts as lines of text."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
-from repcap_utils import capacity, isotropy, paths, rows, similarity, tables
+from repcap_utils import bounds, capacity, isotropy, paths, random_packing, rows, similarity, tables
 from repcap_utils.embeddings import Embedding
 from repcap_utils.errors import RepcapError
 from repcap_utils.similarity import CosineMoments, Matrix
@@ -85,6 +86,68 @@ def nearest_published(d_model: int, epsilon: float, count: int = 3) -> list[dict
     ]
 
 
+def capacity_facts(d: float, epsilon: float) -> dict:
+    """The capacity by each form, and the proved bracket beside it: None where epsilon is no coherence or d is below 2.
+
+    Raises:
+        RepcapError: see `capacity.estimate`.
+    """
+    provable = bounds.bracket(d, epsilon)._asdict() if d >= 2 and epsilon < 1 else None
+    return capacity.estimate(d, epsilon).facts | {"bracket": provable}
+
+
+def bounds_facts(d: int, epsilon: float) -> dict:
+    """What provably exists at (d, epsilon), what cannot, and other numbers of directions beside them, as log10.
+
+    Raises:
+        RepcapError: see `bounds.bracket`.
+    """
+    found, known = bounds.bracket(d, epsilon), bounds.best_known_capacity(d, epsilon)
+    rankin, sidelnikov = float(bounds.rankin_capacity(d, epsilon)), bounds.sidelnikov_capacity(d, epsilon)
+    return {
+        "d": d,
+        "epsilon": epsilon,
+        "lower": {
+            "log10": found.log10_lower,
+            "construction": found.construction,
+            "coherence": known.coherence,
+            "reference": known.reference,
+        },
+        "upper": {
+            "log10": found.log10_upper,
+            "bound": "Levenshtein",
+            "degree": found.degree,
+            "reference": bounds.REFERENCES["Levenshtein"],
+        },
+        "log10_others": {
+            "random vectors, median": max(0.0, float(random_packing.log10_capacity(d, epsilon))),
+            "greedy": bounds.greedy_capacity(d, epsilon),
+            **{f"published form {name}": capacity.FORMS[name].log10_capacity(d, epsilon) for name in ("ratio", "full")},
+            f"Sidelnikov's bound, power {sidelnikov.power}": sidelnikov.log10_lines,
+            "Rankin's bound": rankin if math.isfinite(rankin) else None,
+            "orthoplex bound": math.log10(d * (d + 1) / 2) if d * epsilon**2 < 1 else None,
+        },
+    }
+
+
+def bounds_lines(facts: dict) -> Iterator[str]:
+    """The facts of `bounds_facts` as lines, in groups with a heading."""
+    lower, upper = facts["lower"], facts["upper"]
+    proved = {
+        "exist at least": f"{_power(lower['log10'])}  {lower['construction']}, coherence {lower['coherence']:.5g}",
+        "": lower["reference"],
+        "cannot exceed": f"{_power(upper['log10'])}  {upper['bound']}, degree {upper['degree']}",
+        " ": upper["reference"],
+    }
+    yield from group(
+        f"directions in d = {facts['d']} dimensions, no |cos| above epsilon = {facts['epsilon']:g}", proved
+    )
+    others = facts["log10_others"].items()
+    yield from group(
+        "for comparison", {name: "no bound here" if value is None else _power(value) for name, value in others}
+    )
+
+
 # --- facts ------------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +187,7 @@ def _matrix_facts(weight: Matrix, tokens: list[str] | None, vocab_size: int | No
     return (
         found
         | {"without_common_directions": _without_common_directions(weight, moments, components)}
-        | capacity.estimate(d_model, moments.epsilon).facts
+        | capacity_facts(d_model, moments.epsilon)
         | {"nearest_published": nearest_published(d_model, moments.epsilon)}
         | {"rows": {kind: asdict(found) for kind, found in report.kinds.items()}}
         | {"epsilon_without_flagged_rows": None if without is None else without.epsilon}
@@ -166,7 +229,7 @@ def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
     )
     forms = {form: "-" if value is None else f"10^{value:.2f}" for form, value in facts["log10_by_form"].items()}
     flags = {f"note {i}" if i > 1 else "note": flag for i, flag in enumerate(facts["flags"], 1)}
-    yield from group(f"{title}: directions by each form", forms | flags)
+    yield from group(f"{title}: directions by each form", forms | _bracket_lines(facts["bracket"]) | flags)
     yield from group(
         f"{title}: nearest published models",
         {near["model"]: _published(near) for near in facts["nearest_published"]},
@@ -181,6 +244,19 @@ def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
 
 def _published(near: dict) -> str:
     return f"d_model {near['d_model']}, epsilon {near['epsilon']:.5f}, capacity {shown(near['capacity'])}"
+
+
+def _bracket_lines(bracket: dict | None) -> dict[str, str]:
+    if bracket is None:
+        return {}
+    return {
+        "exist at least": f"{_power(bracket['log10_lower'])} ({bracket['construction']})",
+        "cannot exceed": f"{_power(bracket['log10_upper'])} (Levenshtein, degree {bracket['degree']})",
+    }
+
+
+def _power(log10: float) -> str:
+    return f"10^{log10:.2f}"
 
 
 def _row_set(found: dict) -> str:

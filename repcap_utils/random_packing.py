@@ -6,7 +6,7 @@ independent, so that the coherence has nearly the distribution function of indep
 
     F(e) = (1 - P)^(k(k-1)/2), close to exp(-lambda) with lambda = P k(k-1)/2.
 
-The error is at most 8 lambda / k (Chen-Stein; Arratia, Goldstein and Gordon 1989). The limit law is that of Cai, Fan
+The error is at most 8 lambda / k (`chen_stein_error`; Arratia, Goldstein and Gordon 1989). The limit law is that of Cai, Fan
 and Jiang (arXiv 1306.0256). The product is exact at k = 2, and the two agree to a relative P / 2 elsewhere.
 
 `trials` is the number T of independent sets among which the smallest coherence is recorded, as the paper does
@@ -67,6 +67,24 @@ def cdf(e: ArrayLike, k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1) -> n
     e, k, d, trials = broadcast(e=(e, -np.inf), k=(k, 2), d=(d, 1), trials=(trials, 1))
     log_rate = _log_rate(np.clip(e, 0, 1) ** 2, k, d)
     return (0.0 - np.expm1(-trials * _minus_log_survival(log_rate)))[()]
+
+
+def chen_stein_error(e: ArrayLike, k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
+    """How far the distribution function of one set of k random vectors can be from exp(-lambda), lambda = P k(k-1)/2.
+
+    min(1, 1/lambda) k(k-1)/2 (4k - 7) P^2, at most 8 lambda / k. It is an absolute error: where `cdf` is small, as at
+    the smallest of many sets, it can exceed the value itself.
+
+    Raises:
+        RepcapError: k below 2, d below 1, or a value that is not finite.
+
+    Source: Arratia, Goldstein and Gordon, Ann. Probab. 17 (1989), for pairwise independent pairs.
+    """
+    e, k, d = broadcast(e=(e, -np.inf), k=(k, 2), d=(d, 1))
+    log_p = _log_exceedance(np.clip(e, 0, 1) ** 2, d)
+    log_lambda = _log_pairs(k) + log_p
+    with np.errstate(over="ignore"):  # a bound above 1 says nothing, however large
+        return np.minimum(1.0, np.exp(np.minimum(0, -log_lambda) + log_lambda + np.log(4 * k - 7) + log_p))[()]
 
 
 def quantile(k: ArrayLike, d: ArrayLike, *, trials: ArrayLike = 1, q: ArrayLike = 0.5) -> np.ndarray | float:

@@ -57,7 +57,7 @@ _WHOLE = frozenset({"k", "d", "seed", "steps", "draws", "threads"})
 ROUNDING = 1e-6  # of the values in a store, generously
 LARGEST_KEY = 10**18
 MOST_SEEDS = 100_000
-_LEAST = {"k": 2, "d": 1, "seed": 0, "steps": 1, "draws": 2}  # the standard deviation takes two draws
+_LEAST = {"k": 2, "d": 2, "seed": 0, "steps": 1, "draws": 2}  # the standard deviation takes two draws
 
 METHODS = {
     "optimise-2": lambda *size, **options: packing.optimise(*size, **options),

@@ -1,12 +1,15 @@
 import math
+import time
 
+import mpmath
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betainc
 
-from repcap_utils import bounds, codes, paths
+from repcap_utils import bounds, codes, paths, reference, sweep
 from repcap_utils.errors import RepcapError
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -69,10 +72,59 @@ SMALL = [
 ]
 
 
+def published_models():
+    return pd.read_csv(paths.PUBLISHED / "models.csv")
+
+
 @pytest.mark.parametrize(("d", "epsilon", "lines"), TIGHT)
 def test_levenshtein_is_attained(d, epsilon, lines):
     assert bounds.levenshtein_capacity(d, epsilon).log10_lines == pytest.approx(math.log10(lines), abs=1e-11)
+    assert 10 ** bounds.levenshtein_capacity(d, epsilon).log10_lines == pytest.approx(lines, rel=1e-9)
     assert bounds.levenshtein(lines, d) == pytest.approx(epsilon, abs=1e-11)
+
+
+def levenshtein_to_fifty_digits(d, epsilon):
+    """log10 of the bound and its degree, from hypergeometric series and polynomial roots instead of recurrences."""
+    with mpmath.workdps(50):
+        s, alpha = mpmath.mpf(epsilon) ** 2, mpmath.mpf(d - 3) / 2
+
+        def q(k, a, b, u):
+            return mpmath.hyp2f1(-k, k + alpha + a + b + mpmath.mpf(1) / 2, alpha + a + 1, 1 - u)
+
+        def zero(k, a, b):
+            if k == 0:
+                return mpmath.mpf(0)
+            series = [mpmath.rf(-k, n) * mpmath.rf(k + alpha + a + b + mpmath.mpf(1) / 2, n) for n in range(k + 1)]
+            series = [c / mpmath.rf(alpha + a + 1, n) / mpmath.factorial(n) for n, c in enumerate(series)]
+            return 1 - min(mpmath.re(z) for z in mpmath.polyroots(series[::-1], maxsteps=500, extraprec=400))
+
+        k = next(k for k in range(1, 100) if zero(k, 1, 1) >= s)
+        if s <= zero(k, 1, 0):
+            bound, degree = (
+                (1 - q(k - 1, 1, 0, s) / q(k, 0, 0, s)) * mpmath.binomial(d + 2 * k - 3, 2 * k - 2),
+                2 * k - 1,
+            )
+        else:
+            bound, degree = (1 - q(k, 1, 0, s) / q(k, 0, 1, s)) * mpmath.binomial(d + 2 * k - 1, 2 * k), 2 * k
+        return float(mpmath.log10(bound)), degree
+
+
+@pytest.mark.parametrize(("d", "epsilon"), [(4096, 0.0645), (8192, 0.09962), (16384, 0.04813), (3, 0.7), (40, 0.2)])
+def test_levenshtein_to_fifty_digits(d, epsilon):
+    exact, degree = levenshtein_to_fifty_digits(d, epsilon)
+    found = bounds.levenshtein_capacity(d, epsilon)
+    assert found.degree == degree
+    assert found.log10_lines == pytest.approx(exact, abs=1e-9)
+
+
+def test_all_published_models_take_less_than_half_a_second():
+    models = published_models()
+    bounds._largest_zero.cache_clear()
+    start = time.process_time()
+    found = bounds.levenshtein_capacity(models.d_model, models.epsilon)
+    assert time.process_time() - start < 0.5
+    assert len(found.log10_lines) == 45
+    assert (found.log10_lines > np.log10(models.d_model)).all()
 
 
 @pytest.mark.parametrize("n", [3, 4, 7, 50])
@@ -108,12 +160,11 @@ def test_published_models(d, epsilon, greedy, explicit, coherence, upper, degree
 
 
 def test_every_published_capacity_lies_below_an_explicit_construction():
-    table = np.genfromtxt(paths.PUBLISHED / "models.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
-    rows = [row for row in table if row["epsilon"] < 0.1]
+    rows = published_models().query("epsilon < 0.1")
     assert len(rows) == 31
-    for row in rows:
-        known = bounds.best_known_capacity(int(row["d_model"]), float(row["epsilon"]))
-        assert known.log10_lines > math.log10(row["capacity"]), row["model"]
+    for row in rows.itertuples():
+        known = bounds.best_known_capacity(row.d_model, row.epsilon)
+        assert known.log10_lines > math.log10(row.capacity), row.model
 
 
 def test_4096_between_bounds():
@@ -126,7 +177,7 @@ def test_4096_between_bounds():
 @pytest.mark.parametrize(
     ("d", "epsilon", "construction"),
     [
-        (1, 0.5, "orthonormal basis"),
+        (2, 0.5, "orthonormal basis"),
         (100, 0.01, "orthonormal basis"),
         (3, 0.9, "greedy"),
         (62, 1 / math.sqrt(31), "polynomial phases (p = 31, t = 2)"),
@@ -134,16 +185,72 @@ def test_4096_between_bounds():
     ],
 )
 def test_the_best_construction_is_named(d, epsilon, construction):
-    assert bounds.best_known_capacity(d, epsilon).construction == construction
+    known = bounds.best_known_capacity(d, epsilon)
+    assert known.construction == construction
+    assert known.reference == bounds.REFERENCES[construction.split(" (")[0]]
+
+
+@pytest.mark.parametrize(
+    ("k", "d", "construction", "coherence"),
+    [
+        (64, 64, "orthonormal basis", 0),
+        (2000, 64, "Kerdock (m = 6)", 1 / 8),
+        (2113, 64, "Delsarte-Goethals (m = 6, r = 1)", 1 / 4),
+        (32000, 4096, "Kerdock (m = 12)", 1 / 64),
+        (1984, 62, "polynomial phases (p = 31, t = 2)", 1 / math.sqrt(31)),
+        (10**13, 4096, "Delsarte-Goethals (m = 12, r = 2)", 1 / 16),
+    ],
+)
+def test_the_lowest_construction_for_a_number_of_lines(k, d, construction, coherence):
+    known = bounds.best_known_coherence(k, d)
+    assert known.construction == construction
+    assert known.coherence == pytest.approx(coherence, abs=1e-15)
+    assert known.coherence >= bounds.lower_bound(k, d) - 1e-12
+
+
+def test_no_construction_has_that_many_lines():
+    with pytest.raises(RepcapError, match="no construction here has 100 lines in 3 dimensions"):
+        bounds.best_known_coherence(100, 3)
 
 
 @quick
 @given(d=st.integers(2, 3000), epsilon=st.floats(0.005, 0.9))
 def test_lower_bounds_never_exceed_upper_bounds(d, epsilon):
-    known = bounds.best_known_capacity(d, epsilon)
+    known, found = bounds.best_known_capacity(d, epsilon), bounds.bracket(d, epsilon)
     assert known.coherence <= epsilon
+    assert found == (*known[:2], *bounds.levenshtein_capacity(d, epsilon))
     # Greedy is a real number below an integer; an integer number of lines meets the bound at d = 2 exactly.
-    assert known.log10_lines <= bounds.levenshtein_capacity(d, epsilon).log10_lines + 1e-9
+    assert found.log10_lower <= found.log10_upper + 1e-9
+
+
+@quick
+@given(d=st.integers(2, 20000), epsilon=st.floats(0.003, 0.9))
+def test_levenshtein_is_below_sidelnikov_and_rankin(d, epsilon):
+    levenshtein = bounds.levenshtein_capacity(d, epsilon)
+    sidelnikov, rankin = bounds.sidelnikov_capacity(d, epsilon), bounds.rankin_capacity(d, epsilon)
+    assert levenshtein.log10_lines <= sidelnikov.log10_lines + 1e-9
+    assert sidelnikov.log10_lines <= rankin + 1e-9
+    if levenshtein.degree == 1:
+        assert levenshtein.log10_lines == pytest.approx(rankin, abs=1e-9)
+
+
+@pytest.mark.parametrize(("d", "epsilon"), [(3, 0.3), (10, 0.5), (64, 0.2), (64, 0.13), (300, 0.05), (1000, 0.1)])
+def test_sidelnikov_is_the_smallest_over_all_powers(d, epsilon):
+    moment, smallest, best = 1.0, math.inf, 0
+    for p in range(1, 400):
+        moment *= (2 * p - 1) / (d + 2 * p - 2)
+        if epsilon ** (2 * p) < moment:
+            bound = (1 - epsilon ** (2 * p)) / (moment - epsilon ** (2 * p))
+            smallest, best = min((smallest, best), (bound, p))
+    found = bounds.sidelnikov_capacity(d, epsilon)
+    assert found.power == best
+    assert found.log10_lines == pytest.approx(math.log10(smallest), abs=1e-9)
+
+
+def test_rankin_is_the_inverse_of_welch():
+    for k, d in ((4, 3), (100, 60), (5000, 4096)):
+        assert 10 ** bounds.rankin_capacity(d, bounds.welch(k, d)) == pytest.approx(k, rel=1e-9)
+    assert bounds.rankin_capacity(4, 0.5) == bounds.rankin_capacity(4, 0.9) == math.inf
 
 
 @quick
@@ -161,11 +268,44 @@ def test_levenshtein_inverts_its_capacity(d, k):
         assert epsilon == 0
 
 
+CAPACITIES = {
+    "greedy": bounds.greedy_capacity,
+    "best known": lambda *a: bounds.best_known_capacity(*a).log10_lines,
+    "Levenshtein": lambda *a: bounds.levenshtein_capacity(*a).log10_lines,
+    "Sidelnikov": lambda *a: bounds.sidelnikov_capacity(*a).log10_lines,
+    "Rankin": bounds.rankin_capacity,
+}
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES.values(), ids=CAPACITIES)
 @quick
-@given(d=st.integers(2, 400), epsilon=st.floats(0.01, 0.95), factor=st.floats(1.0001, 1.05))
-def test_capacities_grow_with_epsilon(d, epsilon, factor):
-    for capacity in (bounds.greedy_capacity, lambda *a: bounds.levenshtein_capacity(*a).log10_lines):
-        assert capacity(d, epsilon) <= capacity(d, epsilon * factor) + 1e-12
+@given(d=st.integers(2, 400), more=st.integers(1, 100), epsilon=st.floats(0.01, 0.9), factor=st.floats(1.0001, 1.05))
+def test_capacities_grow_with_epsilon_and_dimension(capacity, d, more, epsilon, factor):
+    here = capacity(d, epsilon)
+    assert here <= capacity(d, epsilon * factor) + 1e-10
+    assert here <= capacity(d + more, epsilon) + 1e-10
+
+
+@quick
+@given(d=st.integers(2, 500), k=st.integers(2, 10**6))
+def test_coherence_bounds_grow_with_lines_and_fall_with_dimension(d, k):
+    k = 2 + k % 1000 if d < 4 else k
+    for bound in (bounds.welch, bounds.orthoplex, bounds.levenshtein):
+        assert bound(k, d) <= bound(k + 1 + k // 10, d) + 1e-12
+        assert bound(k, d) >= bound(k, d + 1) - 1e-12
+
+
+def test_no_packing_of_ours_is_below_the_bounds():
+    table = sweep.read(sweep.PACKING, sweep.STORES["packing"])
+    assert len(table) > 50
+    assert (table.coherence >= bounds.lower_bound(table.k, table.d) - 1e-8).all()
+
+
+def test_no_published_packing_is_below_the_bounds():
+    cells = reference.load("optimised")
+    if cells is None:
+        pytest.skip("no published sweep here; set REPCAP_REFERENCE or run `make reference`")
+    assert (cells.epsilon >= bounds.lower_bound(cells.k, cells.d)).all()
 
 
 @pytest.mark.parametrize("d", [2, 3, 10, 100, 2000])
@@ -193,13 +333,12 @@ def test_greedy_where_the_probability_underflows():
 
 
 def test_extreme_arguments_stay_finite():
-    assert bounds.greedy_capacity(1, 0.5) == 0
     assert bounds.greedy_capacity(5, 1e-300) >= 0
-    assert bounds.levenshtein_capacity(1, 0.5) == (0.0, 0)
     assert bounds.levenshtein_capacity(16384, 1e-9).log10_lines == pytest.approx(math.log10(16384))
     assert math.isfinite(bounds.levenshtein_capacity(4096, 0.9).log10_lines)
-    assert bounds.levenshtein(3, 1) == 1
     assert bounds.levenshtein(10**300, 16384) < 1
+    steep = bounds.bracket(16384, 0.999)
+    assert 22000 < steep.log10_lower < steep.log10_upper < bounds.sidelnikov_capacity(16384, 0.999).log10_lines < 34000
     assert bounds.best_known_capacity(2, 0.5).log10_lines == pytest.approx(math.log10(2))
 
 
@@ -211,20 +350,49 @@ def test_welch_and_orthoplex_are_vectorised():
     assert isinstance(bounds.orthoplex(11, 4), float)
 
 
-@pytest.mark.parametrize("function", [bounds.welch, bounds.orthoplex, bounds.levenshtein, bounds.lower_bound])
+def test_capacities_are_vectorised():
+    d, epsilon = np.array([[64], [4096]]), np.array([0.1, 0.2, 0.3])
+    for name in ("greedy_capacity", "rankin_capacity"):
+        single = [[getattr(bounds, name)(n, e) for e in epsilon] for n in (64, 4096)]
+        assert np.array_equal(getattr(bounds, name)(d, epsilon), single)
+        assert isinstance(single[0][0], float)
+    for function in (bounds.levenshtein_capacity, bounds.sidelnikov_capacity):
+        found, single = function(d, epsilon), [function(n, e) for n in (64, 4096) for e in epsilon]
+        assert [tuple(pair) for pair in zip(found[0].flat, found[1].flat, strict=True)] == single
+        assert isinstance(single[0][1], int)
+    assert bounds.levenshtein([2000, 10**30], 64).tolist() == [bounds.levenshtein(k, 64) for k in (2000, 10**30)]
+    assert bounds.lower_bound([[10], [20]], [4, 5, 6]).shape == (2, 3)
+
+
 @pytest.mark.parametrize(
-    ("k", "d", "name"), [(1, 3, "k = 1"), (5, 0, "d = 0"), (math.nan, 3, "k = nan"), (5, -2, "d = -2")]
+    "function",
+    [bounds.welch, bounds.orthoplex, bounds.levenshtein, bounds.lower_bound, bounds.best_known_coherence],
+)
+@pytest.mark.parametrize(
+    ("k", "d", "name"),
+    [(1, 3, "k = 1"), (5, 1, "d = 1"), (5, 0, "d = 0"), (math.nan, 3, "k = nan"), (5, -2, "d = -2")],
 )
 def test_counts_are_checked(function, k, d, name):
     with pytest.raises(RepcapError, match=name):
         function(k, d)
 
 
-@pytest.mark.parametrize("function", [bounds.levenshtein_capacity, bounds.greedy_capacity, bounds.best_known_capacity])
+@pytest.mark.parametrize(
+    "function",
+    [
+        bounds.levenshtein_capacity,
+        bounds.sidelnikov_capacity,
+        bounds.rankin_capacity,
+        bounds.greedy_capacity,
+        bounds.best_known_capacity,
+        bounds.bracket,
+    ],
+)
 @pytest.mark.parametrize(
     ("d", "epsilon", "name"),
     [
         (0, 0.1, "d = 0"),
+        (1, 0.1, "d = 1"),
         (2.5, 0.1, "d = 2.5"),
         (3, 0, "epsilon = 0"),
         (3, 1, "epsilon = 1"),

@@ -8,7 +8,7 @@ from hub_server import HubServer, sharded
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from repcap_utils import cli, models, paths, survey, sweep
+from repcap_utils import bounds, cli, models, paths, survey, sweep
 from repcap_utils.similarity import cosine_moments
 
 runner = CliRunner()
@@ -36,10 +36,40 @@ def test_capacity_in_words_and_json():
     assert facts["capacity_low"] <= facts["capacity"] <= facts["capacity_high"]
 
 
+def test_bounds_in_words_and_json():
+    arguments = ["bounds", "--d", "4096", "--epsilon", "0.0645"]
+    words = runner.invoke(cli.app, arguments)
+    assert words.exit_code == 0
+    for line in (
+        "  exist at least  10^13.55  Delsarte-Goethals (m = 12, r = 2), coherence 0.0625",
+        "                  Delsarte and Goethals, J. Combin. Theory A 19 (1975)",
+        "  cannot exceed   10^23.32  Levenshtein, degree 7",
+        "                  Levenshtein, Acta Appl. Math. 29 (1992)",
+        "  published form full           10^7.60",
+        "  Rankin's bound                no bound here",
+    ):
+        assert line in words.output.splitlines()
+    facts = json.loads(runner.invoke(cli.app, [*arguments, "--json"]).output)
+    assert 10 ** facts["lower"]["log10"] == pytest.approx(35184372092928)
+    assert 10 ** facts["upper"]["log10"] == pytest.approx(2.1e23, rel=4e-3)
+    assert facts["lower"]["log10"] <= facts["upper"]["log10"] < facts["log10_others"]["Sidelnikov's bound, power 23"]
+    assert facts["log10_others"]["Rankin's bound"] is None
+
+
+@pytest.mark.parametrize(
+    ("d", "epsilon", "words"), [("1", "0.5", "d = 1"), ("64", "1", "epsilon = 1"), ("64", "0", "epsilon = 0")]
+)
+def test_bounds_of_nothing_are_refused(d, epsilon, words):
+    result = runner.invoke(cli.app, ["bounds", "--d", d, "--epsilon", epsilon])
+    assert result.exit_code == 1
+    assert words in str(result.exception)
+
+
 def test_epsilon_above_one_has_no_capacity():
     output = runner.invoke(cli.app, ["capacity", "--d", "384", "--epsilon", "1.0045", "--json"]).output
     facts = json.loads(output)
     assert facts["capacity"] is None
+    assert facts["bracket"] is None
     assert facts["flags"]
     assert "NaN" not in output
     assert "Infinity" not in output
@@ -73,6 +103,7 @@ def test_epsilon_of_a_file(tmp_path):
     assert [step["components"] for step in facts["without_common_directions"]] == [0]
     assert set(facts["log10_by_form"]) == {"full", "ratio", "jl", "jl_random", "jl_proven"}
     assert facts["capacity_low"] <= facts["capacity"] <= facts["capacity_high"]
+    assert facts["bracket"] == bounds.bracket(32, facts["epsilon"])._asdict()
     assert facts["rows"]["zero"] == {"count": 1, "rows": [7], "tokens": None}
     assert facts["rows"]["duplicate"]["rows"] == [9]
     assert facts["rows"]["flagged"]["rows"] == [7, 9]
@@ -96,7 +127,9 @@ def test_epsilon_in_words(tmp_path):
         "  V x d_model         400 x 32",
         "  zero                     1 (7 't7')",
         "  beyond the tokenizer     10 (390 '<row 390>', 391",
-        "  full       10^",
+        "  full            10^",
+        "  exist at least  10^",
+        "  cannot exceed   10^",
     ):
         assert line in text
     assert "nan" not in text

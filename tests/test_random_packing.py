@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import mpmath
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from repcap_utils import paths, random_packing
+from repcap_utils import paths, random_packing, sweep
 from repcap_utils.errors import RepcapError
 
 
@@ -130,10 +131,37 @@ def test_the_mean_is_the_average_of_the_quantiles():
     assert random_packing.mean([[10], [20]], [4, 5, 6]).shape == (2, 3)
 
 
+@pytest.mark.parametrize(("k", "d", "e"), [(20, 6, 0.9), (2000, 256, 0.3), (10**6, 64, 0.5), (10**9, 4096, 0.1)])
+def test_the_chen_stein_error(k, d, e):
+    p, pairs = random_packing.exceedance(e, d), k * (k - 1) / 2
+    expected = min(1, 1 / (pairs * p)) * pairs * (4 * k - 7) * p**2
+    assert random_packing.chen_stein_error(e, k, d) == pytest.approx(min(1, expected), rel=1e-9)
+    assert random_packing.chen_stein_error(e, k, d) <= 8 * pairs * p / k
+
+
+def test_the_law_keeps_to_its_error():
+    drawn = random_packing.simulate(40, 12, draws=2000, seed=4)
+    for e in (0.6, 0.7, 0.8):
+        share, noise = (drawn <= e).mean(), 4 / math.sqrt(2000)
+        assert abs(share - random_packing.cdf(e, 40, 12)) <= random_packing.chen_stein_error(e, 40, 12) + noise
+    assert random_packing.chen_stein_error([0, 1], 40, 12).tolist() == [1, 0]
+    assert random_packing.chen_stein_error(0.5, 1e300, 3) == 1
+
+
+def test_the_published_grid_takes_less_than_a_second():
+    grid = pd.DataFrame(sweep.published_random_grid(), columns=["k", "d"])
+    assert len(grid) == 256
+    start = time.process_time()
+    expected = random_packing.mean(grid.k, grid.d, trials=100)
+    middle = random_packing.quantile(grid.k, grid.d, trials=100)
+    assert time.process_time() - start < 1
+    assert np.abs(expected / middle - 1).max() < 0.01
+
+
 # Simulation
 
 
-@pytest.mark.parametrize(("k", "d"), [(300, 64), (500, 128)])
+@pytest.mark.parametrize(("k", "d"), [(300, 64), (500, 128), (200, 24)])
 def test_simulation_follows_the_law(k, d):
     drawn = random_packing.simulate(k, d, draws=200, seed=1)
     assert stats.kstest(random_packing.cdf(drawn, k, d), "uniform").pvalue > 0.001
@@ -221,6 +249,7 @@ def test_the_expected_coherence_replaces_the_published_sweep(trials, bias, mape,
         (lambda: random_packing.quantile([10, 20], [4, 5, 6]), "shapes do not broadcast"),
         (lambda: random_packing.cdf(math.nan, 10, 64), "e = nan"),
         (lambda: random_packing.exceedance(0.1, math.inf), "d = inf"),
+        (lambda: random_packing.chen_stein_error(0.1, 1, 64), "k = 1"),
         (lambda: random_packing.capacity(64, 1.0), "epsilon = 1"),
         (lambda: random_packing.capacity(64, 0.0), "epsilon = 0"),
         (lambda: random_packing.expansion(2, 64, trials=10**6), "too small for the expansion"),

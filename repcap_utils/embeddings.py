@@ -110,6 +110,7 @@ class Embedding:
             registry knows it, else None; `transposed`, True where the file holds d x V; for a hub repository `repo`,
             `revision` (the commit), `traffic` (bytes read from the network) and `total_bytes` (of all its weights).
         head: "absent" (no head is stored: tied), "equal" (stored, bit-equal: tied), "different", or None like `tied`.
+        head_rows: how many rows of a stored head were compared: all, or of a remote one the first few; 0 without one.
         vocab_size: what the configuration says, or None. A matrix with more rows is padded.
     """
 
@@ -122,6 +123,7 @@ class Embedding:
     storage: str
     provenance: dict[str, Any]
     head: str | None = None
+    head_rows: int = 0
     vocab_size: int | None = None
 
 
@@ -144,7 +146,8 @@ def load(
         tensor: the tensor to read instead of the one found by name.
         device: where the tensors are put; the CPU when None.
         tokens: whether to read the token strings too.
-        unembedding: whether to keep a head that differs. Without, of a hub repository only its first rows are read.
+        unembedding: whether to keep a head that differs. Without, of a hub repository only its first rows are read, and
+            they decide whether it is equal.
         revision: branch, tag or commit of a hub repository.
         allow_download: whether whole files of a hub repository may be downloaded where it has only pickled weights.
 
@@ -157,13 +160,13 @@ def load(
         model, container, label = _open(source, revision, allow_download)
         name, turned = _chosen(container, tensor or (model.tensor if model else None))
         weight = _matrix(container, name, turned)
-        head, other = _head(container, name, weight, turned, keep=unembedding)
+        head = _head(container, name, weight, turned, keep=unembedding)
         strings = _tokens(container, name, weight.shape[0]) if tokens else None
     return Embedding(
         weight=weight.to(target),
         tokens=strings,
-        unembedding=None if other is None else other.to(target),
-        tied={"absent": True, "equal": True, "different": False}.get(head),
+        unembedding=None if head.other is None else head.other.to(target),
+        tied={"absent": True, "equal": True, "different": False}.get(head.state),
         name=label,
         d_model=weight.shape[1],
         storage=container.entry(name).storage,
@@ -176,7 +179,8 @@ def load(
             "transposed": turned,
         }
         | _hub_facts(container),
-        head=head,
+        head=head.state,
+        head_rows=head.rows,
         vocab_size=_declared(container.config).rows,
     )
 
@@ -469,12 +473,18 @@ def _first_bad_row(weight: torch.Tensor) -> int | None:
     return None
 
 
-def _head(
-    container: Container, name: str, weight: torch.Tensor, turned: bool, *, keep: bool
-) -> tuple[str | None, torch.Tensor | None]:
-    """`head` and `unembedding`, judged by the tensors alone: configurations are often wrong about tying."""
+class _Head(NamedTuple):
+    """`head`, `head_rows` and `unembedding` of an `Embedding`."""
+
+    state: str | None
+    rows: int = 0
+    other: torch.Tensor | None = None
+
+
+def _head(container: Container, name: str, weight: torch.Tensor, turned: bool, *, keep: bool) -> _Head:
+    """The head, judged by the tensors alone: configurations are often wrong about tying."""
     if name in UNEMBEDDING_TENSORS:
-        return None, None
+        return _Head(None)
     names = container.names()
     prefix, known = _split(name) or ("", None)
     present = set(names)
@@ -482,19 +492,19 @@ def _head(
     head = next((candidate for candidate in heads if candidate in present), None)
     is_decoder = known in DECODER_TENSORS or (known in ("shared.weight", "model.shared.weight") and _decodes(names))
     if head is None:
-        return ("absent" if is_decoder and not container.is_encoder else None), None
+        return _Head("absent" if is_decoder and not container.is_encoder else None)
     shape = container.entry(head).shape
     shape = shape[::-1] if turned else shape
     if known is None and shape != weight.shape:
-        return None, None
+        return _Head(None)
     if shape[1:] != weight.shape[1:]:
-        return ("different" if is_decoder else None), None
-    if not keep and not _may_be_equal(container, head, weight, turned):
-        return "different", None
-    unembedding = _matrix(container, head, turned)
-    if unembedding.dtype == weight.dtype and torch.equal(unembedding, weight):
-        return "equal", None
-    return "different", unembedding if keep else None
+        return _Head("different" if is_decoder else None)
+    if not keep:
+        return _compared_head(container, head, weight, turned)
+    other = _matrix(container, head, turned)
+    if _same(other, weight):
+        return _Head("equal", len(weight))
+    return _Head("different", len(weight), other)
 
 
 def _decodes(names: list[str]) -> bool:
@@ -502,16 +512,20 @@ def _decodes(names: list[str]) -> bool:
     return any(name.startswith(("decoder.", "model.decoder.")) for name in names)
 
 
-def _may_be_equal(container: Container, head: str, weight: torch.Tensor, turned: bool) -> bool:
-    """Whether shape, type and the first rows of a stored head are those of the embedding; reads no more than these."""
-    count = min(_COMPARED_ROWS, len(weight))
-    first_rows = getattr(container, "first_rows", None)
+def _compared_head(container: Container, head: str, weight: torch.Tensor, turned: bool) -> _Head:
+    """A stored head of the right width beside the embedding. Over the network its first rows must do: all would double the
+    traffic."""
     stored = container.entry(head).shape
     if (stored[::-1] if turned else stored) != weight.shape:
-        return False
-    start = container.read(head) if turned or first_rows is None else first_rows(head, count)
-    start = (start.T if turned else start)[:count]
-    return start.dtype == weight.dtype and torch.equal(start, weight[:count])
+        return _Head("different")
+    first_rows = None if turned else getattr(container, "first_rows", None)
+    count = len(weight) if first_rows is None else min(_COMPARED_ROWS, len(weight))
+    other = _matrix(container, head, turned) if first_rows is None else first_rows(head, count)
+    return _Head("equal" if _same(other, weight[:count]) else "different", count)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 # --- token strings ----------------------------------------------------------------------------------------------------

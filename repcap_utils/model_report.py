@@ -64,7 +64,7 @@ def lines(facts: dict) -> Iterator[str]:
     if "revision" in facts:
         about["revision"] = facts["revision"]
         about["network"] = f"{shown(facts['traffic'])} bytes read; all weights are {shown(facts['total_bytes'])}"
-    yield from group(facts["name"], about | {"head": _HEADS[facts["head"]], "tokenizer": facts["tokenizer"]})
+    yield from group(facts["name"], about | {"head": _head_line(facts), "tokenizer": facts["tokenizer"]})
     yield from _matrix_lines("embedding", facts)
     if "unembedding" in facts:
         yield from _matrix_lines("unembedding", facts["unembedding"])
@@ -163,6 +163,7 @@ def _model_facts(embedding: Embedding, note: str | None) -> dict:
         "storage": embedding.storage,
         "tied": embedding.tied,
         "head": embedding.head,
+        "head_rows": embedding.head_rows,
         "vocab_size": embedding.vocab_size,
         "tokenizer": note or ("read" if embedding.tokens is not None else "none beside the weights"),
     }
@@ -240,6 +241,12 @@ def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
         {_KINDS[kind]: _row_set(found) for kind, found in facts["rows"].items()}
         | {"epsilon without them": "-" if without is None else f"{without:.5f}"},
     )
+
+
+def _head_line(facts: dict) -> str:
+    if facts["head"] == "equal" and facts["head_rows"] < facts["V"]:
+        return f"tied: a head is stored, equal in the first {facts['head_rows']} rows; --unembedding compares all"
+    return _HEADS[facts["head"]]
 
 
 def _published(near: dict) -> str:

@@ -487,15 +487,20 @@ class Remote:
 
 
 @pytest.mark.parametrize(
-    ("equal", "keep", "head", "whole"),
-    [(False, False, "different", 1), (False, True, "different", 2), (True, False, "equal", 2)],
+    ("equal", "keep", "head", "compared", "whole"),
+    [
+        (False, False, "different", 16, 1),
+        (False, True, "different", len(MATRIX), 2),
+        (True, False, "equal", 16, 1),
+        (True, True, "equal", len(MATRIX), 2),
+    ],
 )
-def test_a_hub_id_is_read_by_the_tensor(monkeypatch, equal, keep, head, whole):
+def test_a_hub_id_is_read_by_the_tensor(monkeypatch, equal, keep, head, compared, whole):
     remote, asked = Remote(equal), []
     monkeypatch.setattr(hub, "open_repo", lambda text, **options: asked.append((text, options)) or remote)
     found = embeddings.load("owner/name", revision="main", allow_download=True, unembedding=keep)
     assert asked == [("owner/name", {"revision": "main", "allow_download": True})]
-    assert (found.name, found.head, len(remote.whole)) == ("owner/name", head, whole)
+    assert (found.name, found.head, found.head_rows, len(remote.whole)) == ("owner/name", head, compared, whole)
     facts = {key: found.provenance[key] for key in ("source", "revision", "traffic", "total_bytes")}
     assert facts == {"source": "hub", "revision": "c0ffee", "traffic": 12345, "total_bytes": 10**9}
 

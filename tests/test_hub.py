@@ -219,6 +219,17 @@ def test_load_takes_a_hub_id(server):
     assert EMBEDDING.numel() * 2 <= embedding.provenance["traffic"] <= server.sent <= EMBEDDING.numel() * 2 + SLACK
 
 
+def test_an_equal_head_costs_no_second_tensor(server):
+    server.add(REPO, {SINGLE: single({NAME: EMBEDDING, "lm_head.weight": EMBEDDING.clone()})})
+    size = EMBEDDING.numel() * 2
+    sampled = embeddings.load(REPO, unembedding=False)
+    assert (sampled.head, sampled.tied, sampled.head_rows) == ("equal", True, 16)
+    assert server.sent < 1.5 * size
+    whole = embeddings.load(REPO)
+    assert (whole.head, whole.head_rows, whole.unembedding) == ("equal", len(EMBEDDING), None)
+    assert 2 * size <= server.sent < 2.5 * size
+
+
 # --- the cache --------------------------------------------------------------------------------------------------------
 
 

@@ -188,7 +188,19 @@ LAYERS = [
         "packing",
         "bounds",
     },
-    {"sweep", "claims", "plotting", "reference", "survey", "notebook", "lexical", "unembedding", "tiny_untied"},
+    {
+        "sweep",
+        "claims",
+        "plotting",
+        "reference",
+        "survey",
+        "notebook",
+        "lexical",
+        "unembedding",
+        "tiny_untied",
+        "linear_access",
+        "sparse_recovery",
+    },
     {"cli"},
 ]
 

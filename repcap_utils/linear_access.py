@@ -715,7 +715,9 @@ def _store_rows(
                 "k": k,
                 "error": float(errors.max()),
                 "median": float(np.median(errors)),
+                "percentile_99": float(np.quantile(errors, 0.99)),
                 "share_below_half": float((errors < 0.5).mean()),
+                "share_separable": float((found.margins(k) > 0).mean()),
                 "version": __version__,
                 "commit": sweep.commit(),
             }

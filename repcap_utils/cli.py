@@ -321,6 +321,110 @@ def _group(title: str, lines: dict[str, str]) -> Iterator[str]:
 
 
 @app.command()
+def access(
+    source: Annotated[
+        str, typer.Argument(help="A default model's name, a file or a folder, or a hub id, as in epsilon.")
+    ],
+    error: Annotated[float, typer.Option(help="Largest error of a reading that is still of use.")] = 0.5,
+    k_max: Annotated[int, typer.Option("--k-max", help="Largest number of active tokens.")] = 16,
+    centre: Annotated[bool, typer.Option("--centre", help="Subtract the mean row first.")] = False,
+    components: Annotated[int, typer.Option(help="Principal directions to project out first.")] = 0,
+    tensor: Annotated[str | None, typer.Option(help="Name of the embedding tensor, where it is not found.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub repository.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also keep k up to 16 in data/survey for notebook 08, or in REPCAP_OUTPUT.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Worst-case error of reading k active tokens, each by its own embedding, and the k that stays below an error.
+
+    Exact over all pairs of tokens. A run that is stopped goes on where it was; what is finished stays in build/access.
+    """
+    from tqdm import tqdm
+
+    from repcap_utils import embeddings, linear_access, paths
+
+    if not error > 0:
+        raise RepcapError(f"error = {error:g}; it must be positive")
+    tokens = not embeddings.is_remote(source)
+    embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=tokens, unembedding=False)
+    with tqdm(disable=None, unit="pair", unit_scale=True, desc=embedding.name) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        found = linear_access.embedding_interference(
+            embedding.weight,
+            k_max,
+            centre=centre,
+            components=components,
+            folder=paths.BUILD / "access",
+            progress=progress,
+        )
+        if keep:
+            linear_access.measure(embedding, variants=[(centre, components)], progress=progress)
+    facts = {
+        "name": embedding.name,
+        "V": len(embedding.weight),
+        "d_model": embedding.d_model,
+        "zero_rows": found.zero_rows,
+        "centred": centre,
+        "components": components,
+        "error": error,
+    } | {inputs: _access_facts(found, inputs, error, embedding.tokens) for inputs in linear_access.INPUTS}
+    facts["separable"] = [float((found.margins(k) > 0).mean()) for k in range(1, found.depth + 1)]
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(_access_report(facts)))
+
+
+def _access_facts(found, inputs: str, error: float, tokens: list[str] | None) -> dict:
+    """E_1, E_2, ... for one kind of inputs, the token that errs most at each k, and the k that stays below the error."""
+    import numpy as np
+
+    worst = [found.worst_case(k, inputs) for k in range(1, found.depth + 1)]
+    usable = found.usable_sparsity(error, inputs)
+    return {
+        "errors": [case.error for case in worst],
+        "worst_rows": [case.row for case in worst],
+        "worst_tokens": None if tokens is None else [tokens[case.row] for case in worst],
+        "share_below": [float((usable >= k).mean()) for k in range(1, found.depth + 1)],
+        "usable_sparsity": int(usable.min()),
+        "usable_sparsity_of_the_median_token": int(np.median(usable)),
+    }
+
+
+def _access_report(facts: dict) -> Iterator[str]:
+    removed = ["the mean row"] * facts["centred"] + [f"{facts['components']} principal components"] * (
+        facts["components"] > 0
+    )
+    yield from _group(
+        f"{facts['name']}: reading active tokens, each by its own embedding",
+        {
+            "V x d_model": f"{facts['V']} x {facts['d_model']}, of which {facts['zero_rows']} rows without a direction",
+            "removed first": " and ".join(removed) or "nothing",
+        },
+    )
+    below = f"below {facts['error']:g}"
+    for inputs, box in (("signed", "[-1, 1]"), ("nonnegative", "[0, 1]")):
+        found = facts[inputs]
+        yield f"inputs in {box}: at most {_sparsity(found['usable_sparsity'], found)} active at once keep every error {below}"
+        yield f"  the median token's error stays {below} up to {_sparsity(found['usable_sparsity_of_the_median_token'], found)}"
+        yield f"  {'active':>6}  {'worst error':>11}  {'tokens ' + below:>18}  worst token"
+        named = found["worst_tokens"] or [None] * len(found["errors"])
+        rows = zip(found["errors"], found["share_below"], found["worst_rows"], named, strict=True)
+        for k, (error, share, row, token) in enumerate(rows, start=1):
+            worst = str(row) if token is None else f"{row} {token!r}"
+            yield f"  {k:>6}  {error:>11.5f}  {100 * share:>17.3f}%  {worst}"
+    shares = ", ".join(f"{k}: {100 * share:.3g} %" for k, share in enumerate(facts["separable"], start=1))
+    yield f"tokens that a threshold reads without error, by the number of active ones: {shares}"
+
+
+def _sparsity(k: int, found: dict) -> str:
+    """A number of active tokens; the largest that was asked for may not be the end."""
+    return f"{k} or more" if k == len(found["errors"]) else str(k)
+
+
+@app.command()
 def capacity(
     d: Annotated[int, typer.Option("--d", help="Dimension d_model.")],
     epsilon: Annotated[float, typer.Option("--epsilon", help="Accepted deviation from orthogonality.")],

@@ -462,7 +462,8 @@ def sufficient_dimension(m: int, k: int, error: float, failure: float = 0.5) -> 
 def average_sufficient_dimension(m: int, k: int, error: float, failure: float = 0.5) -> int:
     """The same for one fixed support and a random dictionary: d >= (2 k / error^2) ln(2 m / failure).
 
-    Arguments and errors as in `sufficient_dimension`. Source: arXiv 2609.09556.
+    Arguments and errors as in `sufficient_dimension`. Each error is a sum of k independent terms, to which Hoeffding's
+    inequality applies as a whole: the square in k is a matter of the worst case.
     """
     _check_dimensions(m, k, error, failure)
     return math.ceil(2 * k / error**2 * math.log(2 * m / failure))

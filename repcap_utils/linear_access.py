@@ -459,6 +459,20 @@ def sufficient_dimension(m: int, k: int, error: float, failure: float = 0.5) -> 
     return math.ceil(2 * (k / error) ** 2 * math.log(2 * m**2 / failure))
 
 
+def sufficient_dimension_by_supports(m: int, k: int, error: float, failure: float = 0.5) -> int:
+    """The same guarantee from a smaller dimension: d >= (2 k / error^2) ln(m C(m - 1, k) 2^k / failure).
+
+    For each row, each support of k other features and each choice of signs, the interference is a sum of k d independent
+    signs / d given the row's own vector, so it exceeds the error with a probability of at most exp(-d error^2 / (2 k)); there
+    are m C(m - 1, k) 2^k such sums. The logarithm grows as k ln(m/k): the dimension as k^2 ln(m/k), a power of k below 2
+    wherever k is not small beside m. Arguments and errors as in `sufficient_dimension`; at k = m the supports are of k - 1.
+    """
+    _check_dimensions(m, k, error, failure)
+    others = min(k, m - 1)
+    sums = math.log(m) + math.log(math.comb(m - 1, others)) + others * math.log(2)
+    return math.ceil(2 * k / error**2 * (sums - math.log(failure)))
+
+
 def average_sufficient_dimension(m: int, k: int, error: float, failure: float = 0.5) -> int:
     """The same for one fixed support and a random dictionary: d >= (2 k / error^2) ln(2 m / failure).
 

@@ -104,7 +104,7 @@ def test_notebooks_have_no_relative_paths():
         assert "%cd" not in source
 
 
-def test_notebooks_are_the_seven_of_the_study():
+def test_notebooks_are_those_of_the_study():
     assert list(notebook.NAMES) == ["00_report", *claims.NOTEBOOKS]
 
 

@@ -276,10 +276,11 @@ def test_probes_get_better_in_the_order_of_the_reference():
 # --- dimensions -------------------------------------------------------------------------------------------------------
 
 
-def test_sufficient_dimension_suffices():
+@pytest.mark.parametrize("rule", [linear_access.sufficient_dimension, linear_access.sufficient_dimension_by_supports])
+def test_sufficient_dimension_suffices(rule):
     m, k, error = 60, 2, 0.9
-    d = linear_access.sufficient_dimension(m, k, error)
-    assert d == math.ceil(2 * (k / error) ** 2 * math.log(2 * m**2 / 0.5))
+    d = rule(m, k, error)
+    assert linear_access.necessary_dimension(m, k, error) <= d <= math.ceil(2 * (k / error) ** 2 * math.log(4 * m**2))
     generator = np.random.default_rng(0)
     held = 0
     for _ in range(20):
@@ -287,6 +288,16 @@ def test_sufficient_dimension_suffices():
         held += linear_access.interference(features, k_max=k).worst_case(k).error < error
     assert held >= 10
     assert linear_access.average_sufficient_dimension(m, k, error) < d
+
+
+def test_supports_need_less_than_pairs_for_many_active_features():
+    pairs, supports = (
+        np.array([rule(4096, k, 0.5) for k in (2, 4, 8, 16)])
+        for rule in (linear_access.sufficient_dimension, linear_access.sufficient_dimension_by_supports)
+    )
+    assert (supports < pairs).all()
+    assert (np.diff(np.log2(supports)) < 2).all()
+    assert np.diff(np.log2(pairs)) == pytest.approx(2, abs=1e-3)
 
 
 def test_average_dimension_by_its_reference_value():

@@ -14,7 +14,7 @@ import multiprocessing
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -404,7 +404,10 @@ def best_probes(
 
 
 def _solved(a: np.ndarray, k: int, rows: list[int]) -> list[BestProbe]:
-    return [_best_probe(a, k, row) for row in rows]
+    # the solver's tolerances are absolute; the unit of the entries does not matter
+    peak = np.abs(a).max()
+    found = [_best_probe(a / peak, k, row) for row in rows]
+    return [replace(best, vector=best.vector / peak) for best in found]
 
 
 def _best_probe(a: np.ndarray, k: int, row: int) -> BestProbe:

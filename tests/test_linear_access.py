@@ -218,6 +218,19 @@ def test_workers_give_the_same_probes():
     np.testing.assert_array_equal([best.vector for best in here], [best.vector for best in there])
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e6])
+def test_the_unit_of_the_features_does_not_matter(scale):
+    features = unit_rows(15, 6, 1)
+    (plain,), (scaled,) = (linear_access.best_probes(unit * features, 2, [4]) for unit in (1.0, scale))
+    assert scaled.error == pytest.approx(plain.error, abs=1e-9)
+    np.testing.assert_allclose(scaled.vector * scale, plain.vector, atol=1e-7)
+
+
+def test_a_feature_that_vanishes_beside_the_others_is_named():
+    with pytest.raises(RepcapError, match=r"no best probe for row 2 at k = 1: .*[Ii]nfeasible"):
+        linear_access.best_probes(np.diag([1.0, 1.0, 1e-12]), 1)
+
+
 @pytest.mark.parametrize(("status", "reason"), [(2, "infeasible"), (3, "unbounded"), (1, "limit\nreached")])
 def test_a_program_without_an_optimum_names_its_row(monkeypatch, status, reason):
     result = optimize.OptimizeResult(success=False, status=status, message=f"The problem is {reason}.", x=None)

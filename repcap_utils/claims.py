@@ -1,4 +1,4 @@
-"""The ledger of claims: each number that arXiv 2606.02765 publishes, what this project measures, and the verdict.
+"""The ledger of claims: numbers and statements of arXiv 2606.02765 and 2602.11246, what this project finds, and the verdict.
 
 `data/published/claims.csv` holds the published values with their tolerances. Notebooks call `record`, which keeps the
 measured values in `data/records/<notebook>.csv`. Verdicts are computed from the two and never typed in.
@@ -33,6 +33,7 @@ NOTEBOOKS = (
     "05_model_survey",
     "06_scaling_trends",
     "07_rigorous_bounds",
+    "08_linear_access",
 )
 BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
 

@@ -150,6 +150,54 @@ def epsilon(
 
 
 @app.command()
+def access(
+    source: Annotated[
+        str, typer.Argument(help="A default model's name, a file or a folder, or a hub id, as in epsilon.")
+    ],
+    error: Annotated[float, typer.Option(help="Largest error of a reading that is still of use.")] = 0.5,
+    k_max: Annotated[int, typer.Option("--k-max", help="Largest number of active tokens.")] = 16,
+    centre: Annotated[bool, typer.Option("--centre", help="Subtract the mean row first.")] = False,
+    components: Annotated[int, typer.Option(help="Principal directions to project out first.")] = 0,
+    tensor: Annotated[str | None, typer.Option(help="Name of the embedding tensor, where it is not found.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub repository.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also keep k up to 16 in data/survey for notebook 08, or in REPCAP_OUTPUT.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Worst-case error of reading k active tokens, each by its own embedding, and the k that stays below an error.
+
+    Exact over all pairs of tokens. A run that is stopped goes on where it was; what is finished stays in build/access.
+    """
+    from tqdm import tqdm
+
+    from repcap_utils import access_report, embeddings, linear_access, paths
+
+    if not error > 0:
+        raise RepcapError(f"error = {error:g}; it must be positive")
+    tokens = not embeddings.is_remote(source)
+    embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=tokens, unembedding=False)
+    with tqdm(disable=None, unit="pair", unit_scale=True, desc=embedding.name) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        found = linear_access.embedding_interference(
+            embedding.weight,
+            k_max,
+            centre=centre,
+            components=components,
+            folder=paths.BUILD / "access",
+            progress=progress,
+        )
+        if keep:
+            linear_access.measure(embedding, variants=[(centre, components)], progress=progress)
+    facts = access_report.facts(embedding, found, error, centred=centre, components=components)
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(access_report.lines(facts)))
+
+
+@app.command()
 def capacity(
     d: Annotated[int, typer.Option("--d", help="Dimension d_model.")],
     epsilon: Annotated[float, typer.Option("--epsilon", help="Accepted deviation from orthogonality.")],

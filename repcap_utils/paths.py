@@ -28,6 +28,7 @@ PUBLISHED = DATA / "published"
 RECORDS = OUTPUT / "data" / "records"
 SWEEPS = DATA / "sweeps"
 SURVEY = OUTPUT / "data" / "survey"
+BUILD = OUTPUT / "build"
 
 
 def models_dir() -> Path:

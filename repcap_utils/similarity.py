@@ -298,7 +298,7 @@ def cosine_histogram(
     rows = _at_least_two(unit_rows(weight, device=device))
     cosine_tile = tiles(rows.matrix.device).cosine_tile
     whole, done = None, 0
-    for i, j, a, b in _tiles(rows, tile):
+    for i, j, a, b in upper_tiles(rows, tile):
         part = cosine_tile(a, b, bins=bins, low=low, high=high, diagonal=i == j)
         whole = part if whole is None else _together(whole, part)
         done += len(a) * (len(a) - 1) // 2 if i == j else len(a) * len(b)
@@ -319,7 +319,7 @@ def extremes(weight: Matrix, *, device: str | torch.device | None = None) -> Ext
     rows = _at_least_two(unit_rows(weight, device=device))
     top, bottom = -math.inf, math.inf
     top_pair = bottom_pair = (0, 1)
-    for i, j, a, b in _tiles(rows):
+    for i, j, a, b in upper_tiles(rows):
         cosines = a @ b.T
         # The lower triangle repeats the upper one and the diagonal is no pair: both get a value that cannot win.
         over = _without_lower(cosines, -math.inf) if i == j else cosines
@@ -349,7 +349,7 @@ def nearest_neighbours(
         raise RepcapError(f"k is {k}; with {len(rows)} non-zero rows it must lie between 1 and {len(rows) - 1}")
     best = torch.full((len(rows), k), -math.inf, dtype=rows.tile_dtype, device=rows.matrix.device)
     where = torch.full((len(rows), k), -1, dtype=torch.int64, device=rows.matrix.device)
-    for i, j, a, b in _tiles(rows):
+    for i, j, a, b in upper_tiles(rows):
         cosines = (a @ b.T).clamp_(-1.0, 1.0)
         if i == j:
             cosines.fill_diagonal_(-math.inf)
@@ -517,13 +517,20 @@ def _rows_equal(rows: UnitRows, left: Tensor, right: Tensor) -> Tensor:
     return equal
 
 
-def _tiles(rows: UnitRows, tile: int | None = None) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """The tiles of the upper triangle: first row, first column (equal on the diagonal) and the two unit blocks."""
+def upper_tiles(rows: UnitRows, tile: int | None = None, first: int = 0) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """The tiles of the upper triangle: first row, first column (equal on the diagonal) and the two unit blocks.
+
+    They come by row blocks from row `first` on, those of a block from its diagonal to the last column.
+
+    Raises:
+        RepcapError: `tile` is below 1 row.
+    """
     if tile is None:
         tile = block_rows(rows.d_model, CPU_TILE if rows.matrix.device.type == "cpu" else GPU_TILE)
     elif tile < 1:
         raise RepcapError(f"tile is {tile}; it must be at least 1 row")
-    for i, i_stop in _spans(len(rows), tile):
+    for start, stop in _spans(len(rows) - first, tile):
+        i, i_stop = first + start, first + stop
         a = rows.block(i, i_stop).to(rows.tile_dtype)
         yield i, i, a, a
         for j, j_stop in _spans(len(rows) - i_stop, tile):

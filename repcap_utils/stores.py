@@ -15,30 +15,44 @@ def read(store: Path) -> pd.DataFrame:
 
 
 def keep(
-    store: Path, rows: Sequence[dict[str, object]], *, names: Sequence[str] | None = None, digits: int = 6
+    store: Path,
+    rows: Sequence[dict[str, object]],
+    by: Sequence[str] = ("name",),
+    *,
+    names: Sequence[str] | None = None,
+    digits: int = 6,
 ) -> None:
     """Put the rows (each with a `name`) into a store in place of all rows of those models, atomically.
 
     The order within a model stays as given. Rows of other models are kept character by character.
 
     Args:
+        by: with more columns than the name, rows stand for a model's variant: earlier ones that agree in all of them go.
         names: the models whose earlier rows go; by default those that `rows` name.
         digits: decimals of a float; those beyond differ between processors.
 
     Raises:
         RepcapError: a store that is not readable as CSV, or cannot be written.
     """
+    by = list(by)
     fresh = pd.DataFrame([{key: _text(value, digits) for key, value in row.items()} for row in rows])
-    gone = {row["name"] for row in rows} if names is None else set(names)
+    gone = fresh[by] if names is None else pd.DataFrame({"name": list(names)})
     with paths.locked(store):
-        old = tables.read(store, types=str, literal=True) if store.is_file() else pd.DataFrame({"name": []}, dtype=str)
-        others = old[~old["name"].isin(gone)]
+        old = tables.read(store, types=str, literal=True) if store.is_file() else pd.DataFrame(columns=by, dtype=str)
+        columns = list(gone.columns)
+        others = old[~pd.MultiIndex.from_frame(old[columns]).isin(pd.MultiIndex.from_frame(gone))]
         parts = [part for part in (others, fresh) if len(part)]
         if not parts and not store.is_file():
             return
         table = pd.concat(parts).fillna("") if parts else others
-        table = table.sort_values("name", kind="stable", ignore_index=True)
+        table = table.sort_values(by, kind="stable", ignore_index=True, key=_sortable)
         paths.write_text(store, table.to_csv(index=False, lineterminator="\n"))
+
+
+def _sortable(column: pd.Series) -> pd.Series:
+    """Numbers in the order of numbers, everything else in that of texts."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    return column if numbers.isna().any() else numbers
 
 
 def _text(value: object, digits: int) -> str:

@@ -5,13 +5,14 @@ import sys
 import pytest
 import torch
 from hub_server import HubServer, sharded
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from repcap_utils import bounds, cli, models, paths, survey, sweep
+from repcap_utils import bounds, cli, linear_access, models, paths, survey, sweep
 from repcap_utils.similarity import cosine_moments
 
 runner = CliRunner()
+TENSOR = "model.embed_tokens.weight"
 
 
 def run(*arguments, **environment):
@@ -212,6 +213,30 @@ def test_kept_figures_go_to_the_output_folder(tmp_path):
     assert (stores / "epsilon.csv").read_text().splitlines()[1].startswith(f"{tmp_path.name},400,32,")
 
 
+def test_access_of_a_file(tmp_path, monkeypatch):
+    path = model_file(tmp_path)
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(linear_access, "STORE", tmp_path / "linear_access.csv")
+    monkeypatch.setattr(linear_access, "TOKENS", tmp_path / "linear_access_tokens.csv")
+    arguments = ["access", str(path), "--error", "0.9", "--k-max", "4", "--centre", "--components", "2"]
+    facts = json.loads(runner.invoke(cli.app, [*arguments, "--json"]).output)
+    found = linear_access.embedding_interference(load_file(path)[TENSOR], 4, centre=True, components=2)
+    assert (facts["V"], facts["d_model"], facts["zero_rows"]) == (400, 32, 1)
+    for inputs in linear_access.INPUTS:
+        worst = [found.worst_case(k, inputs) for k in range(1, 5)]
+        assert facts[inputs]["errors"] == pytest.approx([case.error for case in worst], abs=1e-6)
+        assert facts[inputs]["usable_sparsity"] == found.usable_sparsity(0.9, inputs).min()
+        assert facts[inputs]["share_below"][0] == pytest.approx((found.errors(1, inputs) < 0.9).mean())
+    words = runner.invoke(cli.app, [*arguments, "--keep"])
+    assert words.exit_code == 0, words.output
+    assert "the mean row and 2 principal components" in words.output
+    assert f"{facts['signed']['errors'][3]:.5f}" in words.output
+    assert len(list((tmp_path / "build" / "access").glob("*-4.npz"))) == 1
+    kept = linear_access.STORE.read_text().splitlines()
+    assert len(kept) == 1 + 2 * 16
+    assert kept[1].startswith(f"{tmp_path.name},yes,2,400,32,1,signed,1,")
+
+
 @pytest.mark.parametrize("name", models.registry())
 def test_epsilon_of_a_default_model(name):
     if not models.get(name).is_present:
@@ -320,6 +345,8 @@ def test_models_are_listed():
         (["capacity", "--d", "0", "--epsilon", "0.1"], "d"),
         (["capacity", "--d", "64", "--epsilon", "0"], "epsilon"),
         (["capacity", "--d", "64", "--epsilon", "nan"], "epsilon"),
+        (["access", "smollm2-135m", "--error", "0"], "error = 0"),
+        (["access", "no-such-model"], "no source 'no-such-model'"),
         (["sweep", "--cells", "2000"], "k x d"),
         (["sweep", "--cells", "20x0"], "20x0"),
         (["sweep", "--cells", "20x4", "--seeds", "4-0"], "seeds"),

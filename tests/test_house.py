@@ -199,6 +199,9 @@ LAYERS = [
         "unembedding",
         "tiny_untied",
         "model_report",
+        "linear_access",
+        "sparse_recovery",
+        "access_report",
     },
     {"cli"},
 ]

@@ -53,3 +53,11 @@ def test_a_damaged_store_is_one_line(tmp_path):
     store.write_bytes(b"")
     with pytest.raises(RepcapError, match="not readable as CSV"):
         stores.keep(store, [{"name": "a", "x": 1}])
+
+
+def test_a_variant_takes_the_place_of_that_variant_alone(tmp_path):
+    store, by = tmp_path / "store.csv", ("name", "centred")
+    stores.keep(store, [{"name": "a", "centred": "no", "x": 1}, {"name": "a", "centred": "no", "x": 2}], by)
+    stores.keep(store, [{"name": "a", "centred": "yes", "x": 3}], by)
+    stores.keep(store, [{"name": "a", "centred": "no", "x": 4}], by)
+    assert stores.read(store).to_numpy().tolist() == [["a", "no", 4], ["a", "yes", 3]]

@@ -1,0 +1,204 @@
+"""Random sparse inputs: the dimension at which linear probes, and decoders that are not linear, read them on average.
+
+Each trial draws m Gaussian unit vectors in R^d, a support of k of them and random signs on it, x = sum_j z_j a_j, and asks
+whether a decoder gets every entry of z within 1/2. What holds for most draws says nothing on the worst support and signs
+of a given dictionary: for these see `linear_access`.
+
+`python -m repcap_utils.sparse_recovery` computes the trials that data/sweeps/sparse_recovery.csv lacks.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import optimize, special, stats
+
+from repcap_utils import __version__, linear_access, paths, stores, sweep
+from repcap_utils.errors import RepcapError
+
+STORE = paths.SWEEPS / "sparse_recovery.csv"
+LINEAR, MATCHING, BASIS = DECODERS = ("linear probes", "matching pursuit", "basis pursuit")
+ERROR = 0.5
+"""An entry of z in {-1, 0, 1} is read when the decoder's value is nearer to it than this."""
+
+_KEY = ("decoder", "m", "k", "d", "seed", "trials")
+
+
+class Decoded(NamedTuple):
+    """The estimate of z (m values), and whether the decoder came to its end."""
+
+    z: np.ndarray
+    converged: bool
+
+
+class Recovery(NamedTuple):
+    """Of so many trials, those with every entry read, and those (never among them) where the decoder did not converge."""
+
+    trials: int
+    successes: int
+    not_converged: int
+
+
+class HalfDimension(NamedTuple):
+    """The dimension at which half of all trials succeed, with its 95 % interval."""
+
+    d: float
+    low: float
+    high: float
+
+
+def linear_probes(features: np.ndarray, x: np.ndarray) -> Decoded:
+    """Each entry read by the feature's own vector: z_i = <a_i, x>."""
+    return Decoded(features @ x, True)
+
+
+def matching_pursuit(features: np.ndarray, x: np.ndarray, k: int) -> Decoded:
+    """Orthogonal matching pursuit (scikit-learn): k features chosen one by one, fitted by least squares after each.
+
+    It does not converge where a chosen feature depends linearly on the earlier ones.
+    """
+    from sklearn.linear_model import orthogonal_mp  # loaded late: it takes a second
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        z = orthogonal_mp(features.T, x, n_nonzero_coefs=k)
+    return Decoded(z, not any(issubclass(warning.category, RuntimeWarning) for warning in caught))
+
+
+def basis_pursuit(features: np.ndarray, x: np.ndarray) -> Decoded:
+    """The z of least sum of magnitudes with sum_j z_j a_j = x, by linear programming (HiGHS); NaN without an optimum."""
+    m = len(features)
+    result = optimize.linprog(np.ones(2 * m), A_eq=np.hstack([features.T, -features.T]), b_eq=x, method="highs")
+    if not result.success:
+        return Decoded(np.full(m, np.nan), False)
+    return Decoded(result.x[:m] - result.x[m:], True)
+
+
+def simulate(decoder: str, m: int, k: int, d: int, *, trials: int, seed: int) -> Recovery:
+    """Trials of one decoder, each with a dictionary, a support and signs of its own.
+
+    Args:
+        decoder: one of `DECODERS`.
+        m: number of features.
+        k: how many are active, with values +-1.
+        d: dimension.
+        trials: how many.
+        seed: the generator is SeedSequence([seed, m, k, d]), the same for every decoder.
+
+    Raises:
+        RepcapError: an unknown decoder, k not in 1 to m, d or trials below 1.
+    """
+    if decoder not in DECODERS:
+        raise RepcapError(f"unknown decoder {decoder!r}; there are {', '.join(DECODERS)}")
+    if not 1 <= k <= m or d < 1 or trials < 1:
+        raise RepcapError(f"m = {m}, k = {k}, d = {d}, trials = {trials}: k must lie in 1 to m, the others be positive")
+    generator = np.random.default_rng(np.random.SeedSequence([seed, m, k, d]))
+    successes = not_converged = 0
+    for _ in range(trials):
+        features = generator.standard_normal((m, d))
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        z = np.zeros(m)
+        z[generator.choice(m, k, replace=False)] = generator.choice([-1.0, 1.0], k)
+        found = _decoded(decoder, features, z @ features, k)
+        not_converged += not found.converged
+        successes += found.converged and bool(np.abs(found.z - z).max() < ERROR)
+    return Recovery(trials, successes, not_converged)
+
+
+def _decoded(decoder: str, features: np.ndarray, x: np.ndarray, k: int) -> Decoded:
+    if decoder == MATCHING:
+        return matching_pursuit(features, x, k)
+    return basis_pursuit(features, x) if decoder == BASIS else linear_probes(features, x)
+
+
+def half_dimension(d: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> HalfDimension:
+    """Logistic regression of success on ln d, by maximum likelihood; the interval is that of its Fisher information.
+
+    Args:
+        d: dimensions at which trials were made.
+        successes, trials: counts at each.
+
+    Raises:
+        RepcapError: the share of successes does not rise with d from below one half to above it.
+    """
+    d, won, tried = (np.asarray(values, dtype=float) for values in (d, successes, trials))
+    share = won / tried
+    if not (
+        share.min() < 0.5 < share.max()
+        and won @ np.log(d) / won.sum() > (tried - won) @ np.log(d) / (tried - won).sum()
+    ):
+        raise RepcapError(
+            "successes do not rise with d through one half; make trials at smaller and at larger dimensions"
+        )
+    centre = np.log(d).mean()
+    design = np.stack([np.ones_like(d), np.log(d) - centre], axis=1)
+
+    def minus_likelihood(parameters: np.ndarray) -> float:
+        logits = design @ parameters
+        return -float(won @ special.log_expit(logits) + (tried - won) @ special.log_expit(-logits))
+
+    def gradient(parameters: np.ndarray) -> np.ndarray:
+        return design.T @ (tried * special.expit(design @ parameters) - won)
+
+    level, slope = optimize.minimize(minus_likelihood, [0.0, 5.0], jac=gradient, method="BFGS").x
+    expected = special.expit(design @ [level, slope])
+    information = design.T @ (design * (tried * expected * (1 - expected))[:, None])
+    direction = np.array([-1 / slope, level / slope**2])
+    error = stats.norm.ppf(0.975) * np.sqrt(direction @ np.linalg.solve(information, direction))
+    middle = centre - level / slope
+    return HalfDimension(*np.exp([middle, middle - error, middle + error]).tolist())
+
+
+def half_dimensions(table: pd.DataFrame) -> pd.DataFrame:
+    """`half_dimension` of each decoder, m and k of a store's rows: columns decoder, m, k, d, low, high, not_converged."""
+    return pd.DataFrame(
+        [
+            {"decoder": decoder, "m": m, "k": k}
+            | half_dimension(group.d, group.successes, group.trials)._asdict()
+            | {"not_converged": int(group.not_converged.sum())}
+            for (decoder, m, k), group in table.groupby(["decoder", "m", "k"], sort=False)
+        ]
+    )
+
+
+def cells() -> list[dict[str, object]]:
+    """What the study simulates, m = 1000: linear probes and matching pursuit at each k from 2 to 32, basis pursuit at some.
+
+    Dimensions lie about a guess of the one at which half of the trials succeed.
+    """
+    spread = (0.75, 0.88, 1.0, 1.14, 1.33)
+    found = []
+    for k in range(2, 33):
+        for decoder, middle, trials in (
+            (LINEAR, linear_access.average_dimension(1000, k, ERROR), 50),
+            (MATCHING, 3.0 + 7.8 * k, 50),
+            (BASIS, 4.0 + 4.8 * k, 30),
+        ):
+            if decoder == BASIS and k not in (2, 4, 8, 16, 32):
+                continue
+            for d in dict.fromkeys(round(middle * factor) for factor in spread):
+                found.append({"decoder": decoder, "m": 1000, "k": k, "d": d, "seed": 0, "trials": trials})
+    return found
+
+
+def run(wanted: Iterable[Mapping[str, object]], store: Path = STORE) -> pd.DataFrame:
+    """Simulate the cells that a store lacks, each kept as it finishes; return the rows of the store."""
+    done = set(stores.read(store).reindex(columns=_KEY).itertuples(index=False, name=None))
+    for cell in wanted:
+        if tuple(cell[name] for name in _KEY) in done:
+            continue
+        found = simulate(**cell)
+        row = dict(cell) | {"successes": found.successes, "not_converged": found.not_converged}
+        stores.keep(store, [row | {"version": __version__, "commit": sweep.commit()}], by=_KEY)
+        logging.info("%s: %d of %d", ", ".join(str(cell[name]) for name in _KEY), found.successes, found.trials)
+    return stores.read(store)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    run(cells())

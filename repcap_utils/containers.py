@@ -45,6 +45,9 @@ _FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+CONFIGS = ("config.json", "params.json")
+"""What states a model's sizes, in order of preference; the second is that of Llama's and Mistral's original layout."""
+_DEVICE_PART = re.compile(r"(consolidated\.|mp_rank_)\d\d+(.*)")
 _STATE_OF_TRAINING = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pt|pth)")
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf|\.safetensors|\.bin)")
 # What servers and git leave in place of a file, by its first bytes in lower case.
@@ -68,7 +71,7 @@ class Entry(NamedTuple):
 
 
 class Container(Protocol):
-    """A file of named tensors; `config` is the model's config.json, {} where there is none."""
+    """A file of named tensors; `config` is the model's config.json or params.json, {} where there is none."""
 
     path: Path
     format: str
@@ -89,6 +92,7 @@ def open_container(path: Path) -> Container:
         RepcapError: nothing there that can be read, several files to choose from, a missing part, a damaged header.
     """
     path = _weights_in(path) if path.is_dir() else path
+    _refuse_device_parts(path)
     index = _index_of(path)
     if index is not None:
         return _Sharded(index)
@@ -150,7 +154,8 @@ def _weights_in(folder: Path) -> Path:
         if path.name.endswith(_INDEX_SUFFIXES):
             found[path.name.removesuffix(".index.json")] = path
         elif path.suffix in _WEIGHT_SUFFIXES and not _STATE_OF_TRAINING.fullmatch(path.name):
-            found.setdefault(_PART.sub(r"\g<stem>\g<suffix>", path.name), path)
+            whole = _DEVICE_PART.sub(r"\1\2", _PART.sub(r"\g<stem>\g<suffix>", path.name))
+            found.setdefault(whole, path)
     if len(found) > 1:
         raise RepcapError(f"the folder {folder} holds several models: {_listed(found)}; name one of the files")
     if not found:
@@ -190,6 +195,19 @@ def _parts_of(path: Path) -> list[Path]:
     return parts
 
 
+def _refuse_device_parts(path: Path) -> None:
+    """Refuse one of several files that each hold some columns, or some rows, of every matrix of one model."""
+    for place in (path, path.parent):  # the files are numbered, or the folders that they lie in
+        part = _DEVICE_PART.fullmatch(place.name)
+        beside = map(_DEVICE_PART.fullmatch, (other.name for other in place.parent.iterdir())) if part else ()
+        count = sum(other is not None and other.groups() == part.groups() for other in beside)
+        if count > 1:
+            raise RepcapError(
+                f"{path}: one of {count} parts of a model that is split by columns or rows for several devices "
+                f"({place.name} and others); convert it to one checkpoint, as transformers saves it"
+            )
+
+
 def _open_file(path: Path) -> Container:
     start = _first_bytes(path)
     if path.suffix in (".gguf", ".safetensors"):
@@ -215,8 +233,8 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
+    path = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
+    if path is None:
         return {}
     try:
         content = json.loads(path.read_bytes())

@@ -112,6 +112,8 @@ class Embedding:
         head: "absent" (no head is stored: tied), "equal" (stored, bit-equal: tied), "different", or None like `tied`.
         head_rows: how many rows of a stored head were compared: all, or of a remote one the first few; 0 without one.
         vocab_size: what the configuration says, or None. A matrix with more rows is padded.
+        notes: doubts about the choice of the tensor, one line each: a shape that disagrees with the configuration, other
+            matrices that could have been meant.
     """
 
     weight: torch.Tensor = field(repr=False)
@@ -125,6 +127,7 @@ class Embedding:
     head: str | None = None
     head_rows: int = 0
     vocab_size: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def load(
@@ -158,7 +161,7 @@ def load(
     target = torch_device(device)
     with _refusing_os_errors(source):
         model, container, label = _open(source, revision, allow_download)
-        name, turned = _chosen(container, tensor or (model.tensor if model else None))
+        name, turned, notes = _chosen(container, tensor or (model.tensor if model else None))
         weight = _matrix(container, name, turned)
         head = _head(container, name, weight, turned, keep=unembedding)
         strings = _tokens(container, name, weight.shape[0]) if tokens else None
@@ -182,6 +185,7 @@ def load(
         head=head.state,
         head_rows=head.rows,
         vocab_size=_declared(container.config).rows,
+        notes=notes,
     )
 
 
@@ -298,12 +302,22 @@ class _Fit(NamedTuple):
     agrees: bool = True
 
 
-def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
-    """The name of the embedding tensor, and whether the file holds it as d x V."""
+class _Choice(NamedTuple):
+    """The name of the embedding tensor, whether the file holds it as d x V, and `notes` of an `Embedding`."""
+
+    name: str
+    turned: bool
+    notes: tuple[str, ...] = ()
+
+
+def _chosen(container: Container, tensor: str | None) -> _Choice:
+    """The embedding tensor: the one asked for, or the only one that names and shapes allow."""
     sizes = _declared(container.config)
     if tensor is not None:
         _require(container, tensor)
-        return tensor, _fit(container.entry(tensor).shape, sizes, lambda: None).turned
+        shape = container.entry(tensor).shape
+        fit = _fit(shape, sizes, lambda: None)
+        return _Choice(tensor, fit.turned, _doubts(tensor, shape, fit, sizes))
     names = _candidates(container.names())
     if not names:
         raise RepcapError(
@@ -329,7 +343,22 @@ def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
             f"{_where(container)}: several models, whose token embeddings differ; choose one with tensor= (--tensor): "
             f"{', '.join(rivals)}"
         )
-    return able[0], fits[able[0]].turned
+    name, shape = able[0], container.entry(able[0]).shape
+    unused = [other for other in able if other not in rivals and _seems_another(container, name, other)]
+    notes = [f"also there, of the same size, and not used: {', '.join(unused)}; --tensor reads it"] if unused else []
+    return _Choice(name, fits[name].turned, (*_doubts(name, shape, fits[name], sizes), *notes))
+
+
+def _doubts(name: str, shape: tuple[int, ...], fit: _Fit, sizes: _Sizes) -> tuple[str, ...]:
+    """The note that a tensor is read in spite of what the configuration says of its size."""
+    if len(shape) != 2 or (fit.reason is None and fit.agrees):
+        return ()
+    return (f"tensor {name} is read as it is: {fit.reason or f'its {shape[1]} columns are not {sizes.columns}'}",)
+
+
+def _seems_another(container: Container, name: str, other: str) -> bool:
+    """Whether a matrix is not known to be a copy of the chosen one; a remote one is not read to tell."""
+    return hasattr(container, "repo_id") or not _start_alike(container, name, other)
 
 
 def _is_wrapped(name: str) -> bool:
@@ -398,11 +427,12 @@ def _fit(shape: tuple[int, ...], sizes: _Sizes, token_count: Callable[[], int | 
         return _Fit(turned=True)
     if hidden in (None, columns):
         return _Fit(reason=f"its {rows} rows are fewer than the {vocabulary} tokens: a part of the matrix, it seems")
-    if enough(rows) and hidden % columns:
-        return _Fit(agrees=False)  # a width of its own, under a key that is not known here
+    if enough(rows) and columns > hidden:
+        return _Fit(agrees=False)  # no part, but a width of its own under a key that is not known here
     if enough(rows):
         return _Fit(
-            reason=f"its {columns} columns are a part of the model's {hidden}: one of several shards by columns"
+            reason=f"its {columns} columns are a part of the model's {hidden}: one of several shards by columns, or a "
+            "width of its own under an unknown key"
         )
     return _Fit(reason=f"its shape {shape} disagrees with the configuration in both sizes: {vocabulary} x {hidden}")
 

@@ -667,9 +667,9 @@ class HubContainer:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The content of config.json; {} where the repository has none."""
-        name = constants.CONFIG_NAME
-        return self._remote.json(name) if name in self._remote.files else {}
+        """The content of the configuration; {} where the repository has none."""
+        name = next((name for name in containers.CONFIGS if name in self._remote.files), None)
+        return self._remote.json(name) if name else {}
 
     def names(self) -> list[str]:
         return list(self._file_of)

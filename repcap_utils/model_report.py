@@ -64,7 +64,8 @@ def lines(facts: dict) -> Iterator[str]:
     if "revision" in facts:
         about["revision"] = facts["revision"]
         about["network"] = f"{shown(facts['traffic'])} bytes read; all weights are {shown(facts['total_bytes'])}"
-    yield from group(facts["name"], about | {"head": _head_line(facts), "tokenizer": facts["tokenizer"]})
+    about |= {"head": _head_line(facts), "tokenizer": facts["tokenizer"]}
+    yield from group(facts["name"], about | _numbered(facts["notes"]))
     yield from _matrix_lines("embedding", facts)
     if "unembedding" in facts:
         yield from _matrix_lines("unembedding", facts["unembedding"])
@@ -165,6 +166,7 @@ def _model_facts(embedding: Embedding, note: str | None) -> dict:
         "head": embedding.head,
         "head_rows": embedding.head_rows,
         "vocab_size": embedding.vocab_size,
+        "notes": list(embedding.notes),
         "tokenizer": note or ("read" if embedding.tokens is not None else "none beside the weights"),
     }
 
@@ -229,7 +231,7 @@ def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
         {names[step["components"]]: f"{step['epsilon']:.5f}" for step in steps} or {"nothing": "is left of the rows"},
     )
     forms = {form: "-" if value is None else f"10^{value:.2f}" for form, value in facts["log10_by_form"].items()}
-    flags = {f"note {i}" if i > 1 else "note": flag for i, flag in enumerate(facts["flags"], 1)}
+    flags = _numbered(facts["flags"])
     yield from group(f"{title}: directions by each form", forms | _bracket_lines(facts["bracket"]) | flags)
     yield from group(
         f"{title}: nearest published models",
@@ -241,6 +243,10 @@ def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
         {_KINDS[kind]: _row_set(found) for kind, found in facts["rows"].items()}
         | {"epsilon without them": "-" if without is None else f"{without:.5f}"},
     )
+
+
+def _numbered(notes: Sequence[str]) -> dict[str, str]:
+    return {f"note {i}" if i > 1 else "note": note for i, note in enumerate(notes, 1)}
 
 
 def _head_line(facts: dict) -> str:

@@ -339,7 +339,9 @@ SIZES = {"vocab_size": 12, "hidden_size": 4}
         (SIZES, "narrow", "columns are a part of the model's 4: one of several shards by columns"),
         (SIZES, "part", "its 6 rows are fewer than the 12 tokens"),
         (SIZES, "small", "disagrees with the configuration in both sizes: 12 x 4"),
-        (SIZES, "odd", "upright"),
+        (SIZES, "odd", "its 3 columns are a part of the model's 4"),
+        (SIZES | {"emb_dim": 3}, "odd", "upright"),
+        ({"vocab_size": 12, "hidden_size": 2}, "odd", "upright"),
         ({"vocab_size": 10, "n_embd": 4}, "tall", "upright"),
         ({"vocab_size": 10, "n_embd": 4}, "wide", "turned"),
         ({"hidden_size": 8, "word_embed_proj_dim": 4, "vocab_size": 12}, "tall", "upright"),
@@ -362,11 +364,57 @@ def test_shapes_are_checked_against_the_configuration(tmp_path, config, shape, e
         assert "model.embed_tokens.weight" in refused(folder, mentions=expected)
         plain = embeddings.load(folder, tensor="model.embed_tokens.weight")
         assert tuple(plain.weight.shape) == SHAPES[shape]
+        assert expected in plain.notes[0] and len(plain.notes) == 1
         return
     found = embeddings.load(folder)
     rows = SHAPES[shape] if expected == "upright" else SHAPES[shape][::-1]
     assert (tuple(found.weight.shape), found.d_model) == (rows, rows[1])
     assert found.provenance["transposed"] is (expected == "turned")
+
+
+def test_a_width_that_disagrees_is_noted(tmp_path):
+    folder = checkpoint(tmp_path / "m", {"vocab_size": 12, "hidden_size": 2}, model__embed_tokens="odd")
+    assert embeddings.load(folder).notes == (
+        "tensor model.embed_tokens.weight is read as it is: its 3 columns are not 2",
+    )
+    assert embeddings.load(checkpoint(tmp_path / "n", SIZES, model__embed_tokens="tall")).notes == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("consolidated.00.pth", "consolidated.01.pth"),
+        ("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"),
+        ("mp_rank_00/model.pt", "mp_rank_01/model.pt"),
+    ],
+)
+def test_parts_of_a_model_split_between_devices_are_refused(tmp_path, names):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        torch.save({"tok_embeddings.weight": torch.ones(12, 2)}, tmp_path / name)
+    reason = "one of 2 parts of a model that is split by columns or rows"
+    refused(tmp_path / names[1], mentions=reason)
+    if "/" not in names[0]:
+        refused(tmp_path, mentions=reason)
+
+
+def test_the_original_layout_states_its_sizes_in_params_json(tmp_path):
+    torch.save({"tok_embeddings.weight": torch.randn(12, 2)}, tmp_path / "consolidated.00.pth")
+    (tmp_path / "params.json").write_text(json.dumps({"dim": 4, "vocab_size": -1}))
+    refused(tmp_path, mentions="its 2 columns are a part of the model's 4")
+    (tmp_path / "params.json").write_text(json.dumps({"dim": 2, "vocab_size": 12}))
+    assert (embeddings.load(tmp_path).d_model, embeddings.load(tmp_path).vocab_size) == (2, 12)
+
+
+def test_a_matrix_left_unused_is_named(tmp_path):
+    names = ("model.embed_tokens.weight", "ema.model.embed_tokens.weight")
+    weight = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    save_file({names[0]: weight, names[1]: weight.clone()}, tmp_path / "model.safetensors")
+    assert embeddings.load(tmp_path).notes == ()
+    save_file({names[0]: weight, names[1]: -weight}, tmp_path / "model.safetensors")
+    found = embeddings.load(tmp_path)
+    assert found.provenance["tensor"] == names[0]
+    assert found.notes == (f"also there, of the same size, and not used: {names[1]}; --tensor reads it",)
 
 
 def test_a_transposed_pair_is_turned_and_compared(tmp_path):

@@ -5,6 +5,7 @@ loader, which runs no code. GGUF and CTranslate2 headers are parsed here, becaus
 token string in slow steps; every length is checked against the file's size.
 """
 
+import codecs
 import json
 import math
 import mmap
@@ -35,6 +36,8 @@ SCALE_BLOCK = 128
 """Rows and columns that share one scale of a float8 matrix in blocks."""
 
 _TOKEN_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.txt", "vocabulary.json", "vocab.json")
+ADDED_TOKENS = "added_tokens.json"
+"""Further tokens beside a vocabulary; a tokenizer.json lists its own."""
 _ROWS_PER_STEP = 4096
 _INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
@@ -52,10 +55,10 @@ _STATE_OF_TRAINING = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf|\.safetensors|\.bin)")
 # What servers and git leave in place of a file, by its first bytes in lower case.
 _STAND_INS = {
-    b"version https://git-lfs": "a git-lfs pointer, not the weights; run `git lfs pull` there",
-    b"<!doctype html": "an HTML page, not weights (an error or login page that was saved); fetch the file again",
-    b"<html": "an HTML page, not weights (an error or login page that was saved); fetch the file again",
-    b"<?xml": "an XML page, not weights (a server's error that was saved); fetch the file again",
+    b"version https://git-lfs": "a git-lfs pointer, not the {}; run `git lfs pull` there",
+    b"<!doctype html": "an HTML page, not the {} (an error or login page that was saved); fetch the file again",
+    b"<html": "an HTML page, not the {} (an error or login page that was saved); fetch the file again",
+    b"<?xml": "an XML page, not the {} (a server's error that was saved); fetch the file again",
 }
 
 
@@ -223,10 +226,16 @@ def _first_bytes(path: Path) -> bytes:
     """The start of a file that is neither a page nor a pointer put in its place."""
     with path.open("rb") as stream:
         start = stream.read(512)
-    for sign, meaning in _STAND_INS.items():
-        if start.lstrip().lower().startswith(sign):
-            raise RepcapError(f"{path}: {meaning}")
+    meaning = _stand_in(start, "weights")
+    if meaning is not None:
+        raise RepcapError(f"{path}: {meaning}")
     return start
+
+
+def _stand_in(start: bytes, wanted: str) -> str | None:
+    """What a file is, by its first bytes, that was put in place of the one that is wanted; None for any other."""
+    bare = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    return next((meaning.format(wanted) for sign, meaning in _STAND_INS.items() if bare.startswith(sign)), None)
 
 
 # --- what lies beside the weights -------------------------------------------------------------------------------------
@@ -249,14 +258,30 @@ def read_vocabulary(folder: Path) -> dict[int, str] | None:
     """The vocabulary beside the weights, by token id, or None when there is no vocabulary file.
 
     Raises:
-        VocabularyError: a file in no known form.
+        VocabularyError: a file in no known form, without tokens, or with something else put in its place.
     """
     path = next((folder / name for name in _TOKEN_FILES if (folder / name).is_file()), None)
     if path is None:
         return None
-    text = path.read_bytes().decode("utf-8", "replace")
+    strings = _strings_in(path)
+    added = path.with_name(ADDED_TOKENS)
+    if path.name != "tokenizer.json" and added.is_file():
+        strings |= _strings_in(added)
+    if not strings:
+        raise VocabularyError(f"{path}: holds no tokens; fetch it again, or pass tokens=False to do without")
+    return strings
+
+
+def _strings_in(path: Path) -> dict[int, str]:
+    """The tokens of one file, by id; {} where it is empty."""
+    content = path.read_bytes()
+    meaning = _stand_in(content[:512], "vocabulary")
+    if meaning is not None:
+        raise VocabularyError(f"{path}: {meaning}")
+    text = content.decode("utf-8", "replace")
     if path.suffix == ".txt":
-        return dict(enumerate(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")))
+        lines = text.removesuffix("\n").split("\n") if text.strip() else []
+        return dict(enumerate(line.removesuffix("\r") for line in lines))
     try:
         return _vocabulary(json.loads(text))
     except (ValueError, OverflowError, RecursionError, TypeError, KeyError, IndexError, AttributeError) as error:
@@ -271,10 +296,17 @@ def _vocabulary(content: Any) -> dict[int, str]:
         return {int(index): token for token, index in content.items()}
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, list):
-        strings = {index: str(piece[0]) for index, piece in enumerate(vocabulary)}
+        strings = {index: _piece(entry) for index, entry in enumerate(vocabulary)}
     else:
         strings = {int(index): token for token, index in vocabulary.items()}
     return strings | {int(added["id"]): str(added["content"]) for added in content.get("added_tokens") or []}
+
+
+def _piece(entry: Any) -> str:
+    """The string of a token that is listed with its score."""
+    if not isinstance(entry, list) or not isinstance(entry[0], str):
+        raise TypeError("a piece is a list of a string and a score")
+    return entry[0]
 
 
 class _File:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from repcap_utils import models
-from repcap_utils.containers import SOURCES, Container, open_container
+from repcap_utils.containers import SOURCES, Container, VocabularyError, open_container
 from repcap_utils.errors import RepcapError
 from repcap_utils.resources import torch_device
 
@@ -89,6 +89,8 @@ _EXACT_ONLY = ("shared.weight", "embedder.weight")
 _LIKELY = re.compile(r"emb|wte|head|shared|tok|output|word")
 _ROWS_PER_STEP = 4096
 _COMPARED_ROWS = 16
+_LEAST_VOCABULARY = 0.5
+"""A vocabulary for fewer than this part of the rows is damaged, or another model's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +159,7 @@ def load(
     Raises:
         RepcapError: unknown source, model not fetched, unreadable or damaged file, no such tensor, several that could be
             meant, one that is not a finite floating-point matrix with at least two rows, or not all of it.
+        VocabularyError: with `tokens`, a damaged vocabulary, or one for less than half of the rows.
     """
     target = torch_device(device)
     with _refusing_os_errors(source):
@@ -438,7 +441,10 @@ def _fit(shape: tuple[int, ...], sizes: _Sizes, token_count: Callable[[], int | 
 
 
 def _token_count(container: Container) -> int | None:
-    strings = container.tokens()
+    try:
+        strings = container.tokens()
+    except VocabularyError:
+        return None
     return len(strings) if strings else None
 
 
@@ -568,6 +574,12 @@ def _tokens(container: Container, name: str, rows: int) -> list[str] | None:
         return None
     if _split(name) is None and name not in UNEMBEDDING_TENSORS and len(strings) != rows:
         return None
+    owned = sum(row in strings for row in range(rows))
+    if owned < _LEAST_VOCABULARY * rows:
+        raise VocabularyError(
+            f"{_where(container)}: the vocabulary has tokens for {owned} of {rows} rows: damaged, or of another model; "
+            "fetch it again, or pass tokens=False to do without"
+        )
     return [_clean(strings[row]) if row in strings else f"<row {row}>" for row in range(rows)]
 
 

@@ -745,17 +745,24 @@ class HubContainer:
         return self.path / self._file_of[name]
 
     def tokens(self) -> dict[int, str] | None:
-        """The vocabulary by token id; None where the repository, or offline the cache, has none."""
+        """The vocabulary by token id; None where the repository, or offline the cache, has none.
+
+        Raises:
+            VocabularyError: the hub refuses the file; see `containers.read_vocabulary`.
+        """
         file = next((name for name in _TOKEN_FILES if name in self._remote.files), None)
         if file is None:
             return None
-        try:
-            path, size = self._remote.download(file)
-        except _HubError:
-            if constants.HF_HUB_OFFLINE:
-                return None
-            raise
-        self.tokenizer_traffic += size
+        added = containers.ADDED_TOKENS
+        wanted = [file, added] if file != "tokenizer.json" and added in self._remote.files else [file]
+        for name in wanted:
+            try:
+                path, size = self._remote.download(name)
+            except _HubError as error:
+                if constants.HF_HUB_OFFLINE:
+                    return None
+                raise containers.VocabularyError(str(error)) from error
+            self.tokenizer_traffic += size
         return containers.read_vocabulary(path.parent)
 
 

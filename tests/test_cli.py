@@ -157,7 +157,8 @@ def test_a_damaged_tokenizer_does_not_stop_epsilon(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     facts = epsilon_json(model_file(tmp_path))
     assert "tokenizer.json: not a vocabulary" in facts["tokenizer"]
-    assert facts["rows"]["padded"]["count"] == 0
+    assert (facts["rows"]["padded"], facts["padding_told_by"]) == (None, None)
+    assert "  unknown (tokenizer not read)" in runner.invoke(cli.app, ["epsilon", str(tmp_path)]).output
 
 
 def test_epsilon_of_equal_rows_has_nothing_to_remove(tmp_path):

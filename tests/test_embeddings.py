@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from repcap_utils import embeddings, hub, models
-from repcap_utils.containers import Entry
+from repcap_utils.containers import Entry, VocabularyError
 from repcap_utils.errors import RepcapError
 from repcap_utils.similarity import cosine_moments, random_floor
 
@@ -590,7 +590,10 @@ def tokenizer(vocabulary: object, added: list | None = None) -> str:
         ({"vocab__json": '{"c": 2, "a": 0, "b": 1}'}, ["a", "b", "c"]),
         ({"tokenizer__json": tokenizer({"b": 1, "a": 0}, [{"id": 2, "content": "<e>"}])}, ["a", "b", "<e>"]),
         ({"tokenizer__json": tokenizer([["a", -1.0], ["b", -2.0], ["c", -3.0]])}, ["a", "b", "c"]),
-        ({"vocab__txt": "a"}, ["a", "<row 1>", "<row 2>"]),
+        ({"vocab__txt": "a\nb"}, ["a", "b", "<row 2>"]),
+        ({"vocab__json": '{"a": 0, "b": 1}', "added_tokens__json": '{"<e>": 2}'}, ["a", "b", "<e>"]),
+        ({"vocab__txt": "a\nb", "added_tokens__json": '{"<e>": 2}'}, ["a", "b", "<e>"]),
+        ({"tokenizer__json": tokenizer({"a": 0, "b": 1}), "added_tokens__json": '{"x": 1}'}, ["a", "b", "<row 2>"]),
         ({"vocab__txt": "a\nb\nc\nd\ne\n"}, ["a", "b", "c"]),
         ({"vocab__json": '{"a": 0, "far": 4000000000, "c": 2}'}, ["a", "<row 1>", "c"]),
         ({"vocabulary__json": '["\\ud800", "é", "c"]'}, ["?", "é", "c"]),
@@ -614,6 +617,30 @@ def test_a_vocabulary_in_no_known_form_is_refused(tmp_path, content):
     folder_with(tmp_path, 3, tokenizer__json=content)
     refused(tmp_path, mentions="tokenizer.json: not a vocabulary in a known form")
     assert embeddings.load(tmp_path, tokens=False).weight.shape == (3, 3)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 231508\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "mentions"),
+    [
+        ({"vocab__txt": POINTER}, "vocab.txt: a git-lfs pointer, not the vocabulary"),
+        ({"tokenizer__json": POINTER}, "tokenizer.json: a git-lfs pointer, not the vocabulary"),
+        ({"vocab__txt": "<!DOCTYPE html>\n<html>\n</html>\n"}, "vocab.txt: an HTML page, not the vocabulary"),
+        ({"vocab__txt": ""}, "vocab.txt: holds no tokens"),
+        ({"vocab__json": "{}"}, "vocab.json: holds no tokens"),
+        ({"vocab__json": "[]"}, "vocab.json: holds no tokens"),
+        ({"vocab__txt": "a"}, "the vocabulary has tokens for 1 of 3 rows"),
+        ({"tokenizer__json": tokenizer(["abc", "de"])}, "tokenizer.json: not a vocabulary in a known form"),
+        ({"vocab__json": '{"a": 0}', "added_tokens__json": POINTER}, "added_tokens.json: a git-lfs pointer"),
+    ],
+)
+def test_a_damaged_vocabulary_is_no_tokenizer(tmp_path, files, mentions):
+    folder = folder_with(tmp_path, 3, **files)
+    with pytest.raises(VocabularyError, match=mentions.replace(".", r"\.")):
+        embeddings.load(folder)
+    assert embeddings.load(folder, tokens=False).weight.shape == (3, 3)
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------
@@ -662,9 +689,9 @@ def test_a_gguf_encoder_is_not_called_tied(tmp_path):
 
 
 def test_gguf_token_bytes_that_are_not_utf8_become_text(tmp_path):
-    path = write_gguf(tmp_path / "m.gguf", {"token_embd.weight": (MATRIX, F32)}, tokens=["ab", "QQ"])
+    path = write_gguf(tmp_path / "m.gguf", {"token_embd.weight": (MATRIX[:3], F32)}, tokens=["ab", "QQ"])
     path.write_bytes(path.read_bytes().replace(b"QQ", b"\xff\xfe"))
-    assert embeddings.load(path).tokens[:3] == ["ab", "\ufffd\ufffd", "<row 2>"]
+    assert embeddings.load(path).tokens == ["ab", "\ufffd\ufffd", "<row 2>"]
 
 
 def test_a_gguf_without_the_tensor_lists_what_it_has(tmp_path):

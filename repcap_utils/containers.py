@@ -121,7 +121,7 @@ def dequantised(values: torch.Tensor, scale: torch.Tensor | None, where: str) ->
     if scale is None or scale.numel() == 1:
         return result.copy_(values).mul_(1.0 if scale is None else scale.float().reshape(()))
     grid = scale.float().reshape(-1, 1) if scale.ndim == 1 else scale.float()
-    sizes = [_block_size(*pair) for pair in zip(values.shape, grid.shape, strict=False)]
+    sizes = [block_size(*pair) for pair in zip(values.shape, grid.shape, strict=False)]
     if grid.ndim != values.ndim or values.ndim != 2 or None in sizes:
         raise RepcapError(
             f"{where}: its scale of shape {tuple(scale.shape)} fits no matrix of shape {tuple(values.shape)}"
@@ -133,7 +133,7 @@ def dequantised(values: torch.Tensor, scale: torch.Tensor | None, where: str) ->
     return result
 
 
-def _block_size(length: int, count: int) -> int | None:
+def block_size(length: int, count: int) -> int | None:
     """Entries of each of `count` blocks that cover `length`, or None when no size does."""
     sizes = (SCALE_BLOCK, length // max(count, 1))
     return next((size for size in sizes if size > 0 and -(-length // size) == count), None)

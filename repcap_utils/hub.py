@@ -6,8 +6,8 @@ the bytes of the tensor, which become a safetensors file of its own, with its pr
 `$HF_HOME/assets/repcap/OWNER--NAME/COMMIT/`, where the next reader finds it without a network.
 
 Traffic is the tensor and, besides, at most SLACK_BYTES and the index. Up to some ten thousand tensors the index is within
-that allowance; it grows with their number, to some MB for mixtures of hundreds of experts. A head that seems to equal the
-embedding is read too, since only its bytes tell.
+that allowance; it grows with their number, to some MB for mixtures of hundreds of experts. Whether a stored head equals the
+embedding is decided by a sample: a few rows in several places (`HubContainer.sample`), unless the head itself is asked for.
 """
 
 import itertools
@@ -61,6 +61,9 @@ LONGEST_WAIT_S = 60.0
 SLACK_BYTES = 1 << 20
 """What may be read besides the tensor: index, header, or the rest of a file whose server knows no byte ranges."""
 MAX_HEADER_BYTES = 100 << 20
+SAMPLE_BYTES = SLACK_BYTES // 2
+"""What a sample of a matrix may take, unless its rows are longer than that."""
+_SAMPLE_SPANS, _SAMPLE_SPAN_ROWS = 4, 4
 
 _SINGLE, _INDEX = constants.SAFETENSORS_SINGLE_FILE, constants.SAFETENSORS_INDEX_FILE
 _PICKLED, _PICKLED_INDEX = constants.PYTORCH_WEIGHTS_NAME, f"{constants.PYTORCH_WEIGHTS_NAME}.index.json"
@@ -411,7 +414,12 @@ def _one_line(error: Exception) -> str:
 
 
 class _Remote:
-    """One commit of a repository: its files, and the means to read them; counts the bytes that arrive."""
+    """One commit of a repository: its files, and the means to read them; counts the bytes that arrive.
+
+    Attributes:
+        traffic: bytes that arrived.
+        read_whole: the size of each file of which all was needed, whether it arrived now or was cached.
+    """
 
     def __init__(self, repo_id: str, commit: str, files: dict[str, int | None], folder: Path) -> None:
         self.repo_id = repo_id
@@ -419,6 +427,7 @@ class _Remote:
         self.files = files
         self.folder = folder
         self.traffic = 0
+        self.read_whole: dict[str, int] = {}
         self._counting = threading.Lock()
 
     def __str__(self) -> str:
@@ -447,6 +456,7 @@ class _Remote:
         """A small JSON object of the repository."""
         path, size = self.download(file)
         self.count(size)
+        self.read_whole[file] = path.stat().st_size
         try:
             content = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
@@ -538,9 +548,10 @@ class _Extent:
 
 @dataclass(frozen=True)
 class _Header:
-    """The header of a remote safetensors file; `size` is the file's, where the server says it."""
+    """The header of a remote safetensors file, which ends at `start`; `size` is the file's, where the server says it."""
 
     extents: dict[str, _Extent]
+    start: int
     size: int | None
 
 
@@ -594,7 +605,7 @@ def _parse_header(where: str, file: str, header: Any, start: int, size: int | No
                 f"{where}, tensor {name!r}: {extent.size} bytes at {extent.start} do not fit its shape {extent.shape} "
                 f"or the file's {size} bytes; the repository is damaged, name another revision"
             )
-    return _Header(extents, size)
+    return _Header(extents, start, size)
 
 
 def _parse_extent(file: str, start: int, entry: dict[str, Any]) -> _Extent:
@@ -704,18 +715,70 @@ class HubContainer:
         factors = None if scale is None else self._stored(scale, self._extent(scale))
         return containers.dequantised(weight, factors, f"{self._remote}, tensor {name!r}")
 
-    def first_rows(self, name: str, count: int) -> torch.Tensor:
-        """The first rows of a matrix; no more is read of it than these, where its storage and the server allow."""
+    def needed_bytes(self, name: str) -> int:
+        """Bytes that reading a tensor takes when nothing is cached: index and configuration, headers, and its own."""
+        scale = self._scale_name(name)
+        files = {self._extent(part).file for part in (name, scale) if part is not None}
+        headers = sum(self._header(file).start for file in files)
+        return sum(self._remote.read_whole.values()) + headers + self.byte_count(name)
+
+    def is_costly(self, _name: str) -> bool:
+        """Whether anything about a tensor can only be told by downloading a whole file of weights."""
+        return False
+
+    def sample(self, name: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A few of the first `count` rows of a matrix, in groups from the first to the last: their numbers, and they.
+
+        Not the first ones alone: these are often special or untrained tokens, alike in many models. At most SAMPLE_BYTES
+        are read where the server knows byte ranges, but never less than a row of each group.
+        """
         extent = self._extent(name)
-        plain = extent.dtype in _TYPES and self.entry(name).storage not in containers.FLOAT8 and len(extent.shape) == 2
-        if not plain or self.is_cached(name) or count >= extent.shape[0]:
-            return self.read(name)[:count]
-        rows, columns = extent.shape
-        part = replace(extent, size=extent.size // rows * count, shape=(count, columns))
+        starts, rows = self._sample_spans(extent, min(count, extent.shape[0]))
+        index = torch.tensor(sorted({row for start in starts for row in range(start, start + rows)}))
+        if self.is_cached(name):
+            return index, self.read(name)[index]
         try:
-            return self._stored(name, part, f"{name}.first-{count}")
+            parts = {start: self._rows(name, start, start + rows) for start in starts}
         except _NoRanges:
-            return self.read(name)[:count]
+            return index, self.read(name)[index]
+        found = {start + i: row for start, part in parts.items() for i, row in enumerate(part)}
+        return index, torch.stack([found[row] for row in index.tolist()])
+
+    def _sample_spans(self, extent: _Extent, count: int) -> tuple[list[int], int]:
+        """Where the groups of a sample of the first `count` rows start, and the rows of each."""
+        each = SAMPLE_BYTES // _SAMPLE_SPANS // max(1, extent.size // extent.shape[0])
+        rows = min(max(1, min(each, _SAMPLE_SPAN_ROWS)), count)
+        return sorted({(count - rows) * part // (_SAMPLE_SPANS - 1) for part in range(_SAMPLE_SPANS)}), rows
+
+    def _rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Rows [start, stop) of a matrix, as `read` gives them; no others are read."""
+        values = self._stored_rows(name, start, stop)
+        if self.entry(name).storage not in containers.FLOAT8:
+            return values
+        factors = self._scale_rows(name, start, stop)
+        return containers.dequantised(values, factors, f"{self._remote}, tensor {name!r}")
+
+    def _stored_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        extent = self._extent(name)
+        size = extent.size // extent.shape[0]
+        shape = (stop - start, *extent.shape[1:])
+        part = replace(extent, start=extent.start + start * size, size=(stop - start) * size, shape=shape)
+        return self._stored(name, part, f"{name}.rows-{start}-{stop}")
+
+    def _scale_rows(self, name: str, start: int, stop: int) -> torch.Tensor | None:
+        """The factors of rows [start, stop) of a float8 matrix, one line each, or a single number; None without a scale."""
+        scale = self._scale_name(name)
+        if scale is None:
+            return None
+        shape = self._extent(scale).shape
+        if math.prod(shape) == 1:
+            return self._stored(scale, self._extent(scale))
+        height = containers.block_size(self._extent(name).shape[0], shape[0])
+        if height is None:
+            return self._stored(scale, self._extent(scale))  # fits nothing, which the caller says
+        first, last = start // height, -(-stop // height)
+        factors = self._stored_rows(scale, first, last).float()
+        return factors.repeat_interleave(height, dim=0)[start - first * height : stop - first * height]
 
     def _scale_name(self, name: str) -> str | None:
         """The scale of a float8 tensor, or None."""
@@ -731,7 +794,8 @@ class HubContainer:
                 copy.fetch()
             except _NoRanges:
                 size = self._header(extent.file).size
-                if size is None or size > extent.size + SLACK_BYTES:
+                is_part = label is not None  # the next part would read the file from its start once more
+                if is_part or size is None or size > extent.size + SLACK_BYTES:
                     raise
                 copy.fetch(in_one_piece=True)
         try:
@@ -805,8 +869,15 @@ class _PickledContainer(HubContainer):
     def read(self, name: str) -> torch.Tensor:
         return self._whole(self._file_of[name]).read(name)
 
-    def first_rows(self, name: str, count: int) -> torch.Tensor:
-        return self.read(name)[:count]
+    def needed_bytes(self, name: str) -> int:
+        return sum(self._remote.read_whole.values()) + self._whole(self._file_of[name]).file_of(name).stat().st_size
+
+    def is_costly(self, name: str) -> bool:
+        return self._file_of[name] not in self._opened
+
+    def sample(self, name: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.read(name)[:count]
+        return torch.arange(len(rows)), rows
 
 
 def _weight_map(remote: _Remote, index: str) -> dict[str, str]:

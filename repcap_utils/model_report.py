@@ -19,8 +19,9 @@ PROFILE = (0, 1, 4, 16)
 _HUB_FACTS = ("revision", "traffic", "total_bytes")
 _HEADS = {
     "absent": "tied: no head is stored",
-    "equal": "tied: a head is stored, and equal bit for bit",
+    "equal": "tied: a head is stored, and equal in value",
     "different": "untied: a head of its own is stored",
+    "not compared": "unknown: a head is stored; comparing it takes more of the network, which --unembedding does",
     None: "unknown: the source says nothing about a head",
 }
 _READ, _NO_TOKENIZER = "read", "none beside the weights"
@@ -272,7 +273,8 @@ def _numbered(notes: Sequence[str]) -> dict[str, str]:
 
 def _head_line(facts: dict) -> str:
     if facts["head"] == "equal" and facts["head_rows"] < facts["V"]:
-        return f"tied: a head is stored, equal in the first {facts['head_rows']} rows; --unembedding compares all"
+        more = ", spread over all; --unembedding compares the rest" if "revision" in facts else ", all that it has"
+        return f"tied: a head is stored, equal in {facts['head_rows']} rows{more}"
     return _HEADS[facts["head"]]
 
 

@@ -40,7 +40,7 @@ DIGITS = 8
 NOT_ASKED = "not asked"
 
 # columns that only models from the hub fill: without a type, empty ones would make floats of the others
-_HUB_TYPES = {"hub_id": str, "revision": str, "bytes_read": "Int64", "bytes_total": "Int64"}
+_HUB_TYPES = {"hub_id": str, "revision": str, "bytes_needed": "Int64", "bytes_total": "Int64"}
 
 Row = dict[str, object]
 
@@ -66,7 +66,7 @@ def measure(embedding: embeddings.Embedding) -> Row:
         "version": __version__,
         "hub_id": embedding.provenance.get("repo"),
         "revision": embedding.provenance.get("revision"),
-        "bytes_read": embedding.provenance.get("traffic"),
+        "bytes_needed": embedding.provenance.get("needed_bytes"),
         "bytes_total": embedding.provenance.get("total_bytes"),
     }
 
@@ -357,9 +357,6 @@ def _store(rows: _Rows) -> None:
     """Keep a model's rows; an earlier histogram stays where it is one of the same weights."""
     row, before = rows.epsilon, _stored(EPSILON).get(rows.epsilon["name"])
     is_same = before is not None and _version(row) is not None and _version(before) == _version(row)
-    if is_same and row["revision"] is not None:
-        # what the cache saves now was read from the network all the same
-        row = row | {"bytes_read": max(row["bytes_read"], before["bytes_read"])}
     if rows.histogram is not None or not is_same:
         stores.keep(HISTOGRAMS, rows.histogram or [], names=[row["name"]])
     stores.keep(ISOTROPY, rows.isotropy, digits=DIGITS)

@@ -417,6 +417,33 @@ def test_a_matrix_left_unused_is_named(tmp_path):
     assert found.notes == (f"also there, of the same size, and not used: {names[1]}; --tensor reads it",)
 
 
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize(
+    ("head", "rows"),
+    [
+        (MATRIX.T.copy(), ROWS),
+        (np.concatenate([MATRIX, np.zeros((24, COLUMNS), np.float32)]), ROWS),
+        (np.concatenate([MATRIX, np.zeros((24, COLUMNS), np.float32)]).T.copy(), ROWS),
+        (MATRIX[:-6], ROWS - 6),
+        (MATRIX.astype(np.float64), ROWS),
+    ],
+)
+@pytest.mark.parametrize("config", [None, {"vocab_size": ROWS, "hidden_size": COLUMNS}])
+def test_an_equal_head_is_equal_however_it_is_stored(tmp_path, keep, head, rows, config):
+    tensors = {"model.embed_tokens.weight": torch.from_numpy(MATRIX), "lm_head.weight": torch.from_numpy(head)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    found = embeddings.load(tmp_path, unembedding=keep)
+    assert (found.head, found.tied, found.head_rows, found.unembedding) == ("equal", True, rows, None)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].clone()
+    tensors["lm_head.weight"][COLUMNS // 2, 0] += 1.0
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = embeddings.load(tmp_path, unembedding=keep)
+    assert (found.head, found.tied) == ("different", False)
+    assert found.unembedding is None or found.unembedding.shape[1] == COLUMNS
+
+
 def test_a_transposed_pair_is_turned_and_compared(tmp_path):
     tensors = {"wte.weight": torch.from_numpy(MATRIX.T.copy()), "lm_head.weight": torch.from_numpy(MATRIX.T.copy())}
     save_file(tensors, tmp_path / "model.safetensors")
@@ -504,7 +531,7 @@ def test_the_format_hardly_moves_epsilon(tmp_path, clusters, storage):
 
 
 class Remote:
-    """A stand-in for a hub repository: one head, of which only the first rows may be read."""
+    """A stand-in for a hub repository: one head, of which only a sample may be read."""
 
     format, is_encoder, config, repo_id, revision = "safetensors", False, {}, "owner/name", "c0ffee"
     path, traffic, total_bytes = Path("/cache/owner--name"), 12345, 10**9
@@ -524,8 +551,15 @@ class Remote:
         self.whole.append(name)
         return self.tensors[name]
 
-    def first_rows(self, name, count):
-        return self.tensors[name][:count]
+    def sample(self, name, count):
+        index = torch.tensor([0, 1, count - 1])
+        return index, self.tensors[name][index]
+
+    def is_costly(self, name):
+        return False
+
+    def needed_bytes(self, name):
+        return 23456
 
     def file_of(self, name):
         return self.path / "model.safetensors"
@@ -537,9 +571,9 @@ class Remote:
 @pytest.mark.parametrize(
     ("equal", "keep", "head", "compared", "whole"),
     [
-        (False, False, "different", 16, 1),
+        (False, False, "different", 3, 1),
         (False, True, "different", len(MATRIX), 2),
-        (True, False, "equal", 16, 1),
+        (True, False, "equal", 3, 1),
         (True, True, "equal", len(MATRIX), 2),
     ],
 )

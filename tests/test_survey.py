@@ -202,7 +202,7 @@ def test_a_survey_stores_what_it_can_have_and_names_the_rest(hub):
         assert row.epsilon == pytest.approx(similarity.cosine_moments(matrix(seed)).epsilon, abs=1e-7)
         assert row.epsilon == pytest.approx(outcomes[name].epsilon, abs=1e-7)
         assert (row.hub_id, row.revision) == (name, hub.repos[name].branches["main"])
-        assert 200 * 24 * 2 <= row.bytes_read < 20_000 < row.bytes_total
+        assert 200 * 24 * 2 <= row.bytes_needed < 20_000 < row.bytes_total
     assert set(survey.read(survey.ISOTROPY).name) == set(table.index)
     assert not survey.HISTOGRAMS.exists()
     assert outcomes["owner/gated"].epsilon is None
@@ -214,10 +214,16 @@ def test_rows_from_files_and_from_the_hub_share_a_store(hub, embedding):
     surveyed("owner/a")
     lines = survey.EPSILON.read_text().splitlines()
     fields = {line.split(",")[0]: line.split(",")[-4:] for line in lines}
-    assert fields["name"] == ["hub_id", "revision", "bytes_read", "bytes_total"]
+    assert fields["name"] == ["hub_id", "revision", "bytes_needed", "bytes_total"]
     assert fields["small"] == [""] * 4
     assert fields["owner/a"][2].isdigit()
     assert fields["owner/a"][3].isdigit()
+
+
+def test_bytes_needed_are_those_of_the_first_reading(hub):
+    traffic = embeddings.load("owner/a", unembedding=False).provenance["traffic"]
+    surveyed("owner/a")
+    assert survey.read(survey.EPSILON).bytes_needed.tolist() == [traffic]
 
 
 def test_a_store_without_the_columns_of_the_hub_gains_them(hub, embedding):
@@ -231,7 +237,7 @@ def test_a_store_without_the_columns_of_the_hub_gains_them(hub, embedding):
 
 def test_a_second_survey_measures_nothing_until_the_revision_moves(hub, monkeypatch):
     surveyed("owner/a")
-    epsilon, read = survey.read(survey.EPSILON)[["epsilon", "bytes_read"]].iloc[0]
+    epsilon, needed = survey.read(survey.EPSILON)[["epsilon", "bytes_needed"]].iloc[0]
     stamp = survey.EPSILON.stat().st_mtime_ns
     with monkeypatch.context() as patch:
         patch.setattr(survey, "_measured", None)
@@ -239,7 +245,7 @@ def test_a_second_survey_measures_nothing_until_the_revision_moves(hub, monkeypa
     assert (second.status, second.epsilon) == ("stored", epsilon)
     assert survey.EPSILON.stat().st_mtime_ns == stamp
     assert surveyed("owner/a", again=True)["owner/a"].status == "measured"
-    assert survey.read(survey.EPSILON).bytes_read[0] == read, "what the cache saves now was read all the same"
+    assert survey.read(survey.EPSILON).bytes_needed[0] == needed, "also when all is cached"
     moved = hub.add("owner/a", {"model.safetensors": single({NAME: matrix(7)})})
     assert surveyed("owner/a")["owner/a"].status == "measured"
     assert survey.read(survey.EPSILON).revision[0] == moved

@@ -245,7 +245,7 @@ def _resolve(repo_id: str, revision: str | None) -> "_Remote":
             lambda: api.model_info(
                 repo_id, revision=revision, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
             ),
-            transport=False,
+            lost_lines=1,  # a server that is not there should not take long to name
         )
     if not info.sha or not _COMMIT.fullmatch(info.sha):
         raise _HubError(f"{repo_id}: the hub names no commit ({_endpoint()})", "unreachable")
@@ -337,23 +337,25 @@ def _cache_errors() -> Iterator[None]:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _persist(call: Callable[[], T], *, transport: bool = True) -> T:
-    """The result of `call`, which is tried again after a busy or broken server and, with `transport`, a lost line."""
+def _persist(call: Callable[[], T], *, lost_lines: int = TRIES - 1) -> T:
+    """The result of `call`, which is tried again after a busy or broken server, and after so many lost lines."""
     for attempt in itertools.count():
         try:
             return call()
-        except (HTTPError, _Cut) as error:
-            wait = _wait_for(error, attempt, transport)
+        except (HTTPError, _Cut, LocalEntryNotFoundError) as error:
+            # the last is a wrapper around what happened on the way, if anything did
+            reason = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
+            wait = _wait_for(reason, attempt, lost_lines)
             if wait is None or attempt == TRIES - 1:
                 raise
             time.sleep(wait)
 
 
-def _wait_for(error: Exception, attempt: int, transport: bool) -> float | None:
+def _wait_for(error: BaseException | None, attempt: int, lost_lines: int) -> float | None:
     """Seconds to wait before the next try; None for an answer that will not change."""
     wait = BACKOFF_S * 2**attempt
     if not isinstance(error, HfHubHTTPError):
-        return wait if transport else None
+        return wait if isinstance(error, HTTPError | _Cut) and attempt < lost_lines else None
     code = error.response.status_code
     if code not in (408, 429) and code < 500:
         return None
@@ -362,18 +364,21 @@ def _wait_for(error: Exception, attempt: int, transport: bool) -> float | None:
 
 
 @contextmanager
-def _translated(repo_id: str, what: str) -> Iterator[None]:
-    """Turns what the hub's client raises into one line that names cause and remedy."""
+def _translated(repo_id: str, what: str, *, is_listed: bool = False) -> Iterator[None]:
+    """Turns what the hub's client raises into one line that names cause and remedy.
+
+    `is_listed`: `what` is a file of a repository that is known to be there.
+    """
     try:
         yield
     except LocalEntryNotFoundError as error:  # a wrapper around what happened on the way
-        raise _refusal(error.__cause__ or error, repo_id, what) from error
+        raise _refusal(error.__cause__ or error, repo_id, what, is_listed) from error
     except (HTTPError, OfflineModeIsEnabled, EntryNotFoundError, _Cut) as error:
-        raise _refusal(error, repo_id, what) from error
+        raise _refusal(error, repo_id, what, is_listed) from error
     except OSError as error:
         if error.errno is not None:  # of the file system
             raise
-        raise _refusal(error, repo_id, what) from error
+        raise _refusal(error, repo_id, what, is_listed) from error
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, RepcapError):
             raise
@@ -382,7 +387,7 @@ def _translated(repo_id: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _refusal(error: Exception, repo_id: str, what: str) -> _HubError:
+def _refusal(error: BaseException, repo_id: str, what: str, is_listed: bool) -> _HubError:
     page = f"{constants.ENDPOINT}/{repo_id}"
     code = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if isinstance(error, GatedRepoError) or code == 403:
@@ -390,9 +395,9 @@ def _refusal(error: Exception, repo_id: str, what: str) -> _HubError:
         return _HubError(f"{repo_id}: access to {what} is restricted ({code}); {login}ask for it at {page}", "gated")
     if isinstance(error, RevisionNotFoundError):
         return _HubError(f"{repo_id}: no {what} on the hub; see {page}/tree/main for its branches", "absent")
-    if isinstance(error, EntryNotFoundError):
-        return _HubError(f"{repo_id}: {what} is not there (404); see {page}/tree/main", "absent")
-    if code == 401 and not isinstance(error, RepositoryNotFoundError):
+    if isinstance(error, EntryNotFoundError) or (is_listed and code in (404, 410)):
+        return _HubError(f"{repo_id}: {what} is not there ({code or 404}); see {page}/tree/main", "absent")
+    if code == 401 and (is_listed or not isinstance(error, RepositoryNotFoundError)):
         return _HubError(f"{repo_id}: the hub wants a login for {what} (401); run `hf auth login`", "gated")
     if isinstance(error, RepositoryNotFoundError) or code in (404, 410):
         private = ", or if it is private log in with `hf auth login`"
@@ -438,9 +443,9 @@ class _Remote:
         cached = try_to_load_from_cache(self.repo_id, file, cache_dir=constants.HF_HUB_CACHE, revision=self.commit)
         if isinstance(cached, str):
             return Path(cached), 0
-        with _cache_errors(), _translated(self.repo_id, file):
-            path = Path(
-                hf_hub_download(
+        with _cache_errors(), _translated(self.repo_id, file, is_listed=True):
+            path = _persist(
+                lambda: hf_hub_download(
                     self.repo_id,
                     file,
                     revision=self.commit,
@@ -450,7 +455,7 @@ class _Remote:
                     library_version=__version__,
                 )
             )
-        return path, path.stat().st_size
+        return Path(path), Path(path).stat().st_size
 
     def json(self, file: str) -> dict[str, Any]:
         """A small JSON object of the repository."""
@@ -506,7 +511,7 @@ class _Remote:
             if position < stop:
                 raise _Cut(f"the connection closed at byte {position} of {stop}")
 
-        with _translated(self.repo_id, file):
+        with _translated(self.repo_id, file, is_listed=True):
             _persist(attempt)
         return size
 
@@ -609,11 +614,12 @@ def _parse_header(where: str, file: str, header: Any, start: int, size: int | No
 
 
 def _parse_extent(file: str, start: int, entry: dict[str, Any]) -> _Extent:
-    begin, end = entry["data_offsets"]
-    shape = tuple(int(side) for side in entry["shape"])
-    if not 0 <= begin <= end or min(shape, default=0) < 0:
-        raise ValueError("negative extent")
-    return _Extent(file, start + begin, end - begin, str(entry["dtype"]), shape)
+    (begin, end), shape, dtype = entry["data_offsets"], entry["shape"], entry["dtype"]
+    if not isinstance(shape, list) or not isinstance(dtype, str):
+        raise TypeError("a shape is a list, a type a string")
+    if any(type(number) is not int or number < 0 for number in (begin, end, *shape)) or end < begin:
+        raise ValueError("sizes and offsets are whole numbers, and not negative")
+    return _Extent(file, start + begin, end - begin, dtype, tuple(shape))
 
 
 # --- containers -------------------------------------------------------------------------------------------------------

@@ -75,11 +75,13 @@ def read(store: Path = EPSILON) -> pd.DataFrame:
     """The stored rows of EPSILON, HISTOGRAMS or ISOTROPY.
 
     Raises:
-        RepcapError: the file is missing.
+        RepcapError: the file is missing, or another table.
     """
     if not store.is_file():
         raise RepcapError(f"no {store}: restore it from git, or run `make survey`")
-    return tables.read(store, types=_HUB_TYPES if store == EPSILON else None)
+    table = tables.read(store, types=_HUB_TYPES if store == EPSILON else None)
+    stores.require(store, table, ["name", *(["epsilon", "sha256"] if store == EPSILON else [])])
+    return table
 
 
 def keep(embedding: embeddings.Embedding) -> None:

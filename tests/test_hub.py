@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import math
 import os
 import signal
 import struct
@@ -11,14 +12,16 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from hub_server import HubServer, Trouble, sharded, single
 from huggingface_hub import constants, hf_hub_url
+from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils import close_session
 from safetensors import safe_open
 
-from repcap_utils import embeddings, hub, paths
+from repcap_utils import containers, embeddings, hub, paths
 from repcap_utils.errors import RepcapError
 
 REPO = "owner/name"
@@ -531,6 +534,67 @@ def test_one_failure_then_success(server, where, status):
     assert not server.troubles[0].times
 
 
+SMALL = {SINGLE: single(WEIGHTS), "config.json": b'{"vocab_size": 1000}', "tokenizer.json": b"{}"}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [Trouble(API, cut=5), Trouble("config.json", cut=5), Trouble("config.json", 429), Trouble("config.json", 500)],
+)
+def test_a_small_file_is_asked_for_again(server, trouble):
+    server.add(REPO, SMALL)
+    server.troubles.append(Trouble(**vars(trouble) | {"times": 1}))
+    container = hub.open_repo(REPO)
+    assert container.config == {"vocab_size": 1000}
+    assert same(container.read(NAME), EMBEDDING)
+    assert not server.troubles[0].times
+
+
+def test_a_line_lost_before_a_small_file_is_taken_up_again(server, monkeypatch):
+    server.add(REPO, SMALL)
+    container, download, lost = hub.open_repo(REPO), hub.hf_hub_download, [1, 1]
+
+    def breaking(*args, **options):
+        if lost:
+            lost.pop()
+            try:
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            except httpx.HTTPError as error:
+                raise LocalEntryNotFoundError("no connection") from error
+        return download(*args, **options)
+
+    monkeypatch.setattr(hub, "hf_hub_download", breaking)
+    assert container.config == {"vocab_size": 1000}
+    assert not lost
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "words"),
+    [
+        (404, {}, "is not there (404)"),
+        (404, {"X-Error-Code": "RepoNotFound"}, "is not there (404)"),
+        (410, {}, "is not there (410)"),
+        (401, {"X-Error-Code": "RepoNotFound"}, "wants a login"),
+    ],
+)
+@pytest.mark.parametrize("file", ["config.json", SINGLE])
+def test_a_repository_that_was_listed_is_not_said_to_be_absent(server, status, headers, words, file):
+    server.add(REPO, SMALL)
+    server.troubles.append(Trouble(f"{FILE}.*{file}", status, headers))
+    message = refused(lambda: hub.open_repo(REPO).config, file, words)
+    assert "no such repository" not in message
+
+
+@pytest.mark.parametrize("status", [404, 403, 500])
+def test_a_tokenizer_that_cannot_be_had_is_no_error_of_the_weights(server, monkeypatch, status):
+    monkeypatch.setattr(hub.time, "sleep", lambda _seconds: None)
+    server.add(REPO, SMALL)
+    server.troubles.append(Trouble("tokenizer.json", status))
+    with pytest.raises(containers.VocabularyError, match=r"tokenizer.json"):
+        embeddings.load(REPO)
+    assert same(embeddings.load(REPO, tokens=False).weight, EMBEDDING)
+
+
 @pytest.mark.parametrize(("asked", "waited"), [("7", 7.0), ("100000", 60.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.01)])
 def test_retry_after_is_honoured(server, monkeypatch, asked, waited):
     server.add(REPO, {SINGLE: single(WEIGHTS)})
@@ -593,6 +657,12 @@ ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
         (with_header({NAME: ENTRY | {"shape": "two"}}), ["not one of safetensors"]),
         (with_header({NAME: ENTRY | {"data_offsets": [16, 0]}}), ["not one of safetensors"]),
         (with_header({NAME: {"dtype": "F32"}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": "22"}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": [math.inf, 2]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": [2.0, 2]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": [True, 4]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"data_offsets": [0, 16.0]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"dtype": ["F32"]}}), ["not one of safetensors"]),
         (with_header({NAME: ENTRY | {"shape": [2, 3]}}), ["do not fit", NAME]),
         (with_header({NAME: ENTRY | {"shape": [25, 4], "data_offsets": [0, 400]}}), ["do not fit", NAME]),
     ],

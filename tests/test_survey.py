@@ -95,6 +95,15 @@ def test_the_stored_epsilon_of_the_default_models(name, epsilon, tolerance):
     assert survey.read(survey.EPSILON).set_index("name").epsilon[name] == pytest.approx(epsilon, abs=tolerance)
 
 
+@pytest.mark.parametrize("content", ["foo,bar\n1,2\n", "name,V\nsmall,3\n"])
+def test_a_foreign_table_in_the_place_of_a_store_is_refused(folder, content):
+    survey.EPSILON.write_text(content)
+    with pytest.raises(RepcapError, match=r"epsilon.csv: no column .*not a table of this kind") as error:
+        list(survey.run([]))
+    assert "\n" not in str(error.value)
+    assert survey.EPSILON.read_text() == content
+
+
 # --- the survey: who is asked, what it takes, what is measured ----------------------------------------------------------
 
 NAME = "model.embed_tokens.weight"

@@ -205,6 +205,15 @@ def is_remote(source: str | Path) -> bool:
     return hub.is_repo_id(text)
 
 
+def embedding_tensor(container: Container) -> str:
+    """The name of the tensor that `load` would take for the embedding.
+
+    Raises:
+        RepcapError: there is none, or several could be meant.
+    """
+    return _chosen(container, None).name
+
+
 # --- from a source to a file ------------------------------------------------------------------------------------------
 
 
@@ -241,8 +250,9 @@ def _open_repo(text: str, revision: str | None, allow_download: bool):
     try:
         return hub.open_repo(text, revision=revision, allow_download=allow_download)
     except RepcapError as error:
-        hint = _hint(text)
-        raise RepcapError(f"{error}; {hint.strip()}" if hint else str(error)) from error
+        here = "and no such path here" if getattr(error, "status", "") == "absent" else ""
+        hint = "; ".join(filter(None, (here, _hint(text).strip())))
+        raise RepcapError(f"{error}; {hint}" if hint else str(error)) from error
 
 
 def _hub_facts(container: Container, name: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Preflight:
 
     Attributes:
         status: "reachable", "gated", "absent", "unreachable" or "pickled only".
-        tensor: the first of the names asked for that is there, or None.
+        tensor: the one that would be read, or None.
         shape, storage: of that tensor, or None.
         bytes_to_read: of that tensor; None where there is none.
         cached: whether those bytes are already on this machine.
@@ -155,6 +155,13 @@ def open_repo(repo_id: str, *, revision: str | None = None, allow_download: bool
         return HubContainer(remote)
     pickled = _pickled_files(files)
     if not pickled:
+        several = [name for name in files if name.endswith(".safetensors")]
+        if several:
+            raise _HubError(
+                f"{remote}: no {_SINGLE}, no index, and not one file that could stand for them: {_listed(several)}; "
+                "download one with `hf download` and name its path",
+                "reachable",
+            )
         raise _HubError(
             f"{remote}: no weights that can be read from a hub repository ({_SINGLE}, its index, or {_PICKLED}); "
             "download another kind of file with `hf download` and name its path",
@@ -169,8 +176,11 @@ def open_repo(repo_id: str, *, revision: str | None = None, allow_download: bool
     return _PickledContainer(remote)
 
 
-def preflight(repo_id: str, tensor_names: Sequence[str], revision: str | None = None) -> Preflight:
-    """What it takes to read the first of `tensor_names` that the repository holds; reads index and header only."""
+def preflight(repo_id: str, choose: Callable[[Container], str], revision: str | None = None) -> Preflight:
+    """What it takes to read the tensor that `choose` names; reads index, configuration and header only.
+
+    Where `choose` refuses with a RepcapError, its reason is that of the result.
+    """
     repo_id, revision = _split(repo_id, revision)
     try:
         remote = _resolve(repo_id, revision)
@@ -183,12 +193,10 @@ def preflight(repo_id: str, tensor_names: Sequence[str], revision: str | None = 
         return Preflight(repo_id, remote.commit, error.status, total_bytes=total, reason=str(error))
     except RepcapError as error:
         return Preflight(repo_id, remote.commit, "reachable", reason=str(error))
-    held = set(container.names())
-    name = next((name for name in tensor_names if name in held), None)
     known = {"repo_id": repo_id, "revision": remote.commit, "total_bytes": container.total_bytes}
-    if name is None:
-        return Preflight(**known, status="reachable", reason=f"{remote}: no tensor under a name asked for")
+    name = None
     try:
+        name = choose(container)
         entry, size = container.entry(name), container.byte_count(name)
     except RepcapError as error:
         return Preflight(**known, status=getattr(error, "status", "reachable"), tensor=name, reason=str(error))

@@ -189,15 +189,22 @@ def targets(names: Sequence[str] = (), *, hub: bool = True) -> list[Target]:
         hub: whether the models of the table, which are on the hub, belong to a survey without names.
 
     Raises:
-        RepcapError: a name that stands for nothing.
+        RepcapError: a name that stands for nothing; two revisions of one model.
     """
     default = [Target(name, model.title, model.hub_id) for name, model in models.registry().items()]
     table = tables.read(paths.PUBLISHED / "models.csv")
     published = [Target(row.hub_id, row.model, row.hub_id) for row in table.itertuples()]
     if not names:
         return default + published if hub else default
-    found = [target for name in names for target in _named(name, default + published)]
-    return list({target.name: target for target in found}.values())
+    found: dict[str, Target] = {}
+    for target in (target for name in names for target in _named(name, default + published)):
+        other = found.setdefault(target.name, target)
+        if other.revision != target.revision:
+            raise RepcapError(
+                f"two revisions of {target.name}: {other.revision or 'the default branch'} and "
+                f"{target.revision or 'the default branch'}; a survey keeps one row a model, name one"
+            )
+    return list(found.values())
 
 
 def _named(name: str, known: list[Target]) -> list[Target]:
@@ -245,9 +252,8 @@ def _check_default(target: Target) -> Check:
 def _check_hub(target: Target) -> Check:
     from repcap_utils import hub
 
-    names = embeddings.DECODER_TENSORS + embeddings.OTHER_TENSORS
     try:
-        found = hub.preflight(target.hub_id, names, target.revision)
+        found = hub.preflight(target.hub_id, embeddings.embedding_tensor, target.revision)
     except (RepcapError, OSError) as error:
         return Check(target, "unreachable", reason=_one_line(error))
     status, reason, size = found.status, found.reason, found.bytes_to_read

@@ -12,12 +12,11 @@ import sys
 import threading
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 from hub_server import HubServer, Trouble, sharded, single
 from huggingface_hub import constants, hf_hub_url
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils import close_session
 from safetensors import safe_open
 
@@ -558,8 +557,8 @@ def test_a_line_lost_before_a_small_file_is_taken_up_again(server, monkeypatch):
         if lost:
             lost.pop()
             try:
-                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-            except httpx.HTTPError as error:
+                raise HTTPError("Server disconnected without sending a response.")
+            except HTTPError as error:
                 raise LocalEntryNotFoundError("no connection") from error
         return download(*args, **options)
 
@@ -708,6 +707,15 @@ def test_no_such_tensor_lists_candidates(server):
 def test_integers_are_refused(server):
     server.add(REPO, {SINGLE: single({"a": torch.zeros(4, 4, dtype=torch.int32)})})
     refused(lambda: hub.open_repo(REPO).read("a"), "I32", "bfloat16")
+
+
+def test_several_files_without_an_index_are_listed(server):
+    server.add(REPO, {"one.safetensors": single(WEIGHTS), "two.safetensors": single(WEIGHTS)})
+    refused(lambda: hub.open_repo(REPO), "no index", "one.safetensors, two.safetensors", "hf download")
+
+
+def test_a_mistyped_path_is_said_to_be_none(server):
+    refused(lambda: embeddings.load("models/foo"), "no such repository", "no such path here")
 
 
 def test_no_weights(server):
@@ -882,17 +890,23 @@ def test_two_revisions_are_refused(server):
     refused(lambda: hub.open_repo("gpt2"), "owner/name")
 
 
+def choose(container: hub.HubContainer) -> str:
+    if NAME not in container.names():
+        raise RepcapError("no tensor")
+    return NAME
+
+
 def test_preflight_of_a_model(server):
     files = sharded([{"a": ballast()}, {NAME: EMBEDDING}])
     commit = server.add(REPO, files)
-    plan = hub.preflight(REPO, ["nosuch", NAME, "a"])
+    plan = hub.preflight(REPO, choose)
     total = sum(len(content) for name, content in files.items() if name != INDEX)
     assert plan == hub.Preflight(
         REPO, commit, "reachable", NAME, (1000, 64), "bfloat16", EMBEDDING.numel() * 2, False, total, ""
     )
     assert server.sent < FEW, "index and header only"
     hub.open_repo(REPO).read(NAME)
-    assert hub.preflight(REPO, [NAME]).cached
+    assert hub.preflight(REPO, choose).cached
 
 
 @pytest.mark.parametrize(
@@ -912,7 +926,7 @@ def test_preflight_of_a_refusal(server, monkeypatch, trouble, status, files):
     monkeypatch.setattr(hub.time, "sleep", lambda _seconds: None)
     server.add(REPO, files)
     server.troubles.append(Trouble(**vars(trouble)))
-    plan = hub.preflight(REPO, [NAME])
+    plan = hub.preflight(REPO, choose)
     assert plan.status == status
     assert plan.reason and "\n" not in plan.reason
     assert plan.bytes_to_read is None
@@ -920,18 +934,18 @@ def test_preflight_of_a_refusal(server, monkeypatch, trouble, status, files):
 
 def test_preflight_of_what_cannot_be_read(server):
     server.add("owner/pickled", pickled_shards())
-    plan = hub.preflight("owner/pickled", [NAME])
+    plan = hub.preflight("owner/pickled", choose)
     assert plan.status == "pickled only"
     assert plan.total_bytes == sum(len(content) for name, content in pickled_shards().items() if name.endswith(".bin"))
     assert "--allow-download" in plan.reason
     server.add("owner/empty", {"README.md": b""})
-    assert hub.preflight("owner/empty", [NAME]).status == "absent"
+    assert hub.preflight("owner/empty", choose).status == "absent"
     server.add("owner/damaged", {SINGLE: with_length(0)})
-    plan = hub.preflight("owner/damaged", [NAME])
+    plan = hub.preflight("owner/damaged", choose)
     assert (plan.status, plan.bytes_to_read) == ("reachable", None)
     assert "not an intact safetensors file" in plan.reason
     server.add("owner/strange", {SINGLE: single({"x": EMBEDDING})})
-    plan = hub.preflight("owner/strange", [NAME])
+    plan = hub.preflight("owner/strange", choose)
     assert (plan.status, plan.tensor) == ("reachable", None)
     assert "no tensor" in plan.reason
 

@@ -161,6 +161,14 @@ def test_a_name_stands_for_models(name, found):
     assert [target.revision for target in targets] == [name.partition("@")[2] or None] * len(found)
 
 
+def test_two_revisions_of_a_model_are_refused():
+    assert len(survey.targets(["a/x@main", "a/x@main"])) == 1
+    with pytest.raises(RepcapError, match="two revisions of a/x: main and y"):
+        survey.targets(["a/x@main", "a/x@y"])
+    with pytest.raises(RepcapError, match="two revisions of a/x: the default branch and y"):
+        survey.targets(["a/x", "a/x@y"])
+
+
 @pytest.mark.parametrize("name", ["xyzzy", "", "owner/name/more"])
 def test_a_name_that_stands_for_nothing_is_refused(name):
     with pytest.raises(RepcapError, match="hub id"):
@@ -182,6 +190,16 @@ def test_preflight_says_what_each_model_would_take(hub):
     assert all(check.reason and "\n" not in check.reason for check in list(checks.values())[1:5])
     assert hub.sent < 20_000
     assert not survey.EPSILON.exists()
+
+
+def test_preflight_finds_the_tensor_that_is_measured(hub):
+    other = torch.randn(300, 24, generator=torch.Generator().manual_seed(8)).to(torch.bfloat16)
+    hub.add("owner/wrapped", sharded([{"first": matrix(1)}, {f"thinker.{NAME}": matrix(0)}]))
+    hub.add("owner/two", sharded([{NAME: matrix(0), f"draft.{NAME}": other}]))
+    wrapped, two = survey.preflight(survey.targets(["owner/wrapped", "owner/two"]))
+    assert (wrapped.status, wrapped.bytes_to_read, wrapped.reason) == ("reachable", 200 * 24 * 2, "")
+    assert "several token embeddings of different sizes" in two.reason
+    assert two.bytes_to_read is None
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(hub, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ loader, which runs no code. GGUF and CTranslate2 headers are parsed here, becaus
 token string in slow steps; every length is checked against the file's size.
 """
 
+import codecs
 import json
 import math
 import mmap
@@ -35,6 +36,8 @@ SCALE_BLOCK = 128
 """Rows and columns that share one scale of a float8 matrix in blocks."""
 
 _TOKEN_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.txt", "vocabulary.json", "vocab.json")
+ADDED_TOKENS = "added_tokens.json"
+"""Further tokens beside a vocabulary; a tokenizer.json lists its own."""
 _ROWS_PER_STEP = 4096
 _INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
@@ -45,14 +48,17 @@ _FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+CONFIGS = ("config.json", "params.json")
+"""What states a model's sizes, in order of preference; the second is that of Llama's and Mistral's original layout."""
+_DEVICE_PART = re.compile(r"(consolidated\.|mp_rank_)\d\d+(.*)")
 _STATE_OF_TRAINING = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pt|pth)")
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf|\.safetensors|\.bin)")
 # What servers and git leave in place of a file, by its first bytes in lower case.
 _STAND_INS = {
-    b"version https://git-lfs": "a git-lfs pointer, not the weights; run `git lfs pull` there",
-    b"<!doctype html": "an HTML page, not weights (an error or login page that was saved); fetch the file again",
-    b"<html": "an HTML page, not weights (an error or login page that was saved); fetch the file again",
-    b"<?xml": "an XML page, not weights (a server's error that was saved); fetch the file again",
+    b"version https://git-lfs": "a git-lfs pointer, not the {}; run `git lfs pull` there",
+    b"<!doctype html": "an HTML page, not the {} (an error or login page that was saved); fetch the file again",
+    b"<html": "an HTML page, not the {} (an error or login page that was saved); fetch the file again",
+    b"<?xml": "an XML page, not the {} (a server's error that was saved); fetch the file again",
 }
 
 
@@ -68,7 +74,7 @@ class Entry(NamedTuple):
 
 
 class Container(Protocol):
-    """A file of named tensors; `config` is the model's config.json, {} where there is none."""
+    """A file of named tensors; `config` is the model's config.json or params.json, {} where there is none."""
 
     path: Path
     format: str
@@ -89,6 +95,7 @@ def open_container(path: Path) -> Container:
         RepcapError: nothing there that can be read, several files to choose from, a missing part, a damaged header.
     """
     path = _weights_in(path) if path.is_dir() else path
+    _refuse_device_parts(path)
     index = _index_of(path)
     if index is not None:
         return _Sharded(index)
@@ -114,7 +121,7 @@ def dequantised(values: torch.Tensor, scale: torch.Tensor | None, where: str) ->
     if scale is None or scale.numel() == 1:
         return result.copy_(values).mul_(1.0 if scale is None else scale.float().reshape(()))
     grid = scale.float().reshape(-1, 1) if scale.ndim == 1 else scale.float()
-    sizes = [_block_size(*pair) for pair in zip(values.shape, grid.shape, strict=False)]
+    sizes = [block_size(*pair) for pair in zip(values.shape, grid.shape, strict=False)]
     if grid.ndim != values.ndim or values.ndim != 2 or None in sizes:
         raise RepcapError(
             f"{where}: its scale of shape {tuple(scale.shape)} fits no matrix of shape {tuple(values.shape)}"
@@ -126,7 +133,7 @@ def dequantised(values: torch.Tensor, scale: torch.Tensor | None, where: str) ->
     return result
 
 
-def _block_size(length: int, count: int) -> int | None:
+def block_size(length: int, count: int) -> int | None:
     """Entries of each of `count` blocks that cover `length`, or None when no size does."""
     sizes = (SCALE_BLOCK, length // max(count, 1))
     return next((size for size in sizes if size > 0 and -(-length // size) == count), None)
@@ -150,7 +157,8 @@ def _weights_in(folder: Path) -> Path:
         if path.name.endswith(_INDEX_SUFFIXES):
             found[path.name.removesuffix(".index.json")] = path
         elif path.suffix in _WEIGHT_SUFFIXES and not _STATE_OF_TRAINING.fullmatch(path.name):
-            found.setdefault(_PART.sub(r"\g<stem>\g<suffix>", path.name), path)
+            whole = _DEVICE_PART.sub(r"\1\2", _PART.sub(r"\g<stem>\g<suffix>", path.name))
+            found.setdefault(whole, path)
     if len(found) > 1:
         raise RepcapError(f"the folder {folder} holds several models: {_listed(found)}; name one of the files")
     if not found:
@@ -190,6 +198,19 @@ def _parts_of(path: Path) -> list[Path]:
     return parts
 
 
+def _refuse_device_parts(path: Path) -> None:
+    """Refuse one of several files that each hold some columns, or some rows, of every matrix of one model."""
+    for place in (path, path.parent):  # the files are numbered, or the folders that they lie in
+        part = _DEVICE_PART.fullmatch(place.name)
+        beside = map(_DEVICE_PART.fullmatch, (other.name for other in place.parent.iterdir())) if part else ()
+        count = sum(other is not None and other.groups() == part.groups() for other in beside)
+        if count > 1:
+            raise RepcapError(
+                f"{path}: one of {count} parts of a model that is split by columns or rows for several devices "
+                f"({place.name} and others); convert it to one checkpoint, as transformers saves it"
+            )
+
+
 def _open_file(path: Path) -> Container:
     start = _first_bytes(path)
     if path.suffix in (".gguf", ".safetensors"):
@@ -205,18 +226,24 @@ def _first_bytes(path: Path) -> bytes:
     """The start of a file that is neither a page nor a pointer put in its place."""
     with path.open("rb") as stream:
         start = stream.read(512)
-    for sign, meaning in _STAND_INS.items():
-        if start.lstrip().lower().startswith(sign):
-            raise RepcapError(f"{path}: {meaning}")
+    meaning = _stand_in(start, "weights")
+    if meaning is not None:
+        raise RepcapError(f"{path}: {meaning}")
     return start
+
+
+def _stand_in(start: bytes, wanted: str) -> str | None:
+    """What a file is, by its first bytes, that was put in place of the one that is wanted; None for any other."""
+    bare = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    return next((meaning.format(wanted) for sign, meaning in _STAND_INS.items() if bare.startswith(sign)), None)
 
 
 # --- what lies beside the weights -------------------------------------------------------------------------------------
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
+    path = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
+    if path is None:
         return {}
     try:
         content = json.loads(path.read_bytes())
@@ -231,14 +258,30 @@ def read_vocabulary(folder: Path) -> dict[int, str] | None:
     """The vocabulary beside the weights, by token id, or None when there is no vocabulary file.
 
     Raises:
-        VocabularyError: a file in no known form.
+        VocabularyError: a file in no known form, without tokens, or with something else put in its place.
     """
     path = next((folder / name for name in _TOKEN_FILES if (folder / name).is_file()), None)
     if path is None:
         return None
-    text = path.read_bytes().decode("utf-8", "replace")
+    strings = _strings_in(path)
+    added = path.with_name(ADDED_TOKENS)
+    if path.name != "tokenizer.json" and added.is_file():
+        strings |= _strings_in(added)
+    if not strings:
+        raise VocabularyError(f"{path}: holds no tokens; fetch it again, or pass tokens=False to do without")
+    return strings
+
+
+def _strings_in(path: Path) -> dict[int, str]:
+    """The tokens of one file, by id; {} where it is empty."""
+    content = path.read_bytes()
+    meaning = _stand_in(content[:512], "vocabulary")
+    if meaning is not None:
+        raise VocabularyError(f"{path}: {meaning}")
+    text = content.decode("utf-8", "replace")
     if path.suffix == ".txt":
-        return dict(enumerate(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")))
+        lines = text.removesuffix("\n").split("\n") if text.strip() else []
+        return dict(enumerate(line.removesuffix("\r") for line in lines))
     try:
         return _vocabulary(json.loads(text))
     except (ValueError, OverflowError, RecursionError, TypeError, KeyError, IndexError, AttributeError) as error:
@@ -253,10 +296,17 @@ def _vocabulary(content: Any) -> dict[int, str]:
         return {int(index): token for token, index in content.items()}
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, list):
-        strings = {index: str(piece[0]) for index, piece in enumerate(vocabulary)}
+        strings = {index: _piece(entry) for index, entry in enumerate(vocabulary)}
     else:
         strings = {int(index): token for token, index in vocabulary.items()}
     return strings | {int(added["id"]): str(added["content"]) for added in content.get("added_tokens") or []}
+
+
+def _piece(entry: Any) -> str:
+    """The string of a token that is listed with its score."""
+    if not isinstance(entry, list) or not isinstance(entry[0], str):
+        raise TypeError("a piece is a list of a string and a score")
+    return entry[0]
 
 
 class _File:

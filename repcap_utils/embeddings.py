@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from repcap_utils import models
-from repcap_utils.containers import SOURCES, Container, open_container
+from repcap_utils.containers import SOURCES, Container, VocabularyError, open_container
 from repcap_utils.errors import RepcapError
 from repcap_utils.resources import torch_device
 
@@ -88,7 +88,8 @@ _TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config
 _EXACT_ONLY = ("shared.weight", "embedder.weight")
 _LIKELY = re.compile(r"emb|wte|head|shared|tok|output|word")
 _ROWS_PER_STEP = 4096
-_COMPARED_ROWS = 16
+_LEAST_VOCABULARY = 0.5
+"""A vocabulary for fewer than this part of the rows is damaged, or another model's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,17 +102,23 @@ class Embedding:
         tokens: V strings, as the tokenizer stores them (so with its markers for spaces and bytes), or None. Rows that
             no token owns, which some models have as padding, are called `<row i>`.
         unembedding: V' x d tensor of a head that differs from the embedding, or None.
-        tied: True when the head is the embedding: the source holds no head, or a bit-equal one. False when it holds
-            another. None when the source says nothing about a head (encoders, bare models, other tensors).
+        tied: True when the head is the embedding: the source holds no head, or one of the same numbers. False when it
+            holds another. None when the source says nothing about a head (encoders, bare models, other tensors), or
+            the head was not compared.
         name: the registered name, the hub id, or the name of the file or folder.
         d_model: the number of columns.
         storage: element type or quantisation in the file, such as `float16` or `Q8_0`.
         provenance: `source` ("registry", "file" or "hub"), `format`, `file`, `tensor`, the file's `sha256` where the
             registry knows it, else None; `transposed`, True where the file holds d x V; for a hub repository `repo`,
-            `revision` (the commit), `traffic` (bytes read from the network) and `total_bytes` (of all its weights).
-        head: "absent" (no head is stored: tied), "equal" (stored, bit-equal: tied), "different", or None like `tied`.
-        head_rows: how many rows of a stored head were compared: all, or of a remote one the first few; 0 without one.
+            `revision` (the commit), `traffic` (bytes read from the network now), `needed_bytes` (read for the embedding
+            when nothing is cached) and `total_bytes` (of all its weights).
+        head: "absent" (no head is stored: tied), "equal" (stored, and the same numbers in the rows that both have: tied),
+            "different", "not compared" (to tell would take more of the network than the embedding), or None.
+        head_rows: how many rows of a stored head were compared: all that both have, or of a remote one a few that are
+            spread over these; 0 without one.
         vocab_size: what the configuration says, or None. A matrix with more rows is padded.
+        notes: doubts about the choice of the tensor, one line each: a shape that disagrees with the configuration, other
+            matrices that could have been meant.
     """
 
     weight: torch.Tensor = field(repr=False)
@@ -125,6 +132,7 @@ class Embedding:
     head: str | None = None
     head_rows: int = 0
     vocab_size: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def load(
@@ -146,19 +154,20 @@ def load(
         tensor: the tensor to read instead of the one found by name.
         device: where the tensors are put; the CPU when None.
         tokens: whether to read the token strings too.
-        unembedding: whether to keep a head that differs. Without, of a hub repository only its first rows are read, and
-            they decide whether it is equal.
+        unembedding: whether to keep a head that differs. Without, a hub repository's head is judged by a sample of its
+            rows, and one that cannot be read by rows (transposed, pickled) is not compared.
         revision: branch, tag or commit of a hub repository.
         allow_download: whether whole files of a hub repository may be downloaded where it has only pickled weights.
 
     Raises:
         RepcapError: unknown source, model not fetched, unreadable or damaged file, no such tensor, several that could be
             meant, one that is not a finite floating-point matrix with at least two rows, or not all of it.
+        VocabularyError: with `tokens`, a damaged vocabulary, or one for less than half of the rows.
     """
     target = torch_device(device)
     with _refusing_os_errors(source):
         model, container, label = _open(source, revision, allow_download)
-        name, turned = _chosen(container, tensor or (model.tensor if model else None))
+        name, turned, notes = _chosen(container, tensor or (model.tensor if model else None))
         weight = _matrix(container, name, turned)
         head = _head(container, name, weight, turned, keep=unembedding)
         strings = _tokens(container, name, weight.shape[0]) if tokens else None
@@ -178,10 +187,11 @@ def load(
             "sha256": model.file_sha256 if model else None,
             "transposed": turned,
         }
-        | _hub_facts(container),
+        | _hub_facts(container, name),
         head=head.state,
         head_rows=head.rows,
         vocab_size=_declared(container.config).rows,
+        notes=notes,
     )
 
 
@@ -193,6 +203,15 @@ def is_remote(source: str | Path) -> bool:
     from repcap_utils import hub  # loaded late: it takes a second, and only a hub id needs it
 
     return hub.is_repo_id(text)
+
+
+def embedding_tensor(container: Container) -> str:
+    """The name of the tensor that `load` would take for the embedding.
+
+    Raises:
+        RepcapError: there is none, or several could be meant.
+    """
+    return _chosen(container, None).name
 
 
 # --- from a source to a file ------------------------------------------------------------------------------------------
@@ -231,11 +250,12 @@ def _open_repo(text: str, revision: str | None, allow_download: bool):
     try:
         return hub.open_repo(text, revision=revision, allow_download=allow_download)
     except RepcapError as error:
-        hint = _hint(text)
-        raise RepcapError(f"{error}; {hint.strip()}" if hint else str(error)) from error
+        here = "and no such path here" if getattr(error, "status", "") == "absent" else ""
+        hint = "; ".join(filter(None, (here, _hint(text).strip())))
+        raise RepcapError(f"{error}; {hint}" if hint else str(error)) from error
 
 
-def _hub_facts(container: Container) -> dict[str, Any]:
+def _hub_facts(container: Container, name: str) -> dict[str, Any]:
     repo_id = getattr(container, "repo_id", None)
     if repo_id is None:
         return {}
@@ -244,6 +264,7 @@ def _hub_facts(container: Container) -> dict[str, Any]:
         "repo": repo_id,
         "revision": container.revision,
         "traffic": container.traffic,
+        "needed_bytes": container.needed_bytes(name),
         "total_bytes": container.total_bytes,
     }
 
@@ -298,12 +319,22 @@ class _Fit(NamedTuple):
     agrees: bool = True
 
 
-def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
-    """The name of the embedding tensor, and whether the file holds it as d x V."""
+class _Choice(NamedTuple):
+    """The name of the embedding tensor, whether the file holds it as d x V, and `notes` of an `Embedding`."""
+
+    name: str
+    turned: bool
+    notes: tuple[str, ...] = ()
+
+
+def _chosen(container: Container, tensor: str | None) -> _Choice:
+    """The embedding tensor: the one asked for, or the only one that names and shapes allow."""
     sizes = _declared(container.config)
     if tensor is not None:
         _require(container, tensor)
-        return tensor, _fit(container.entry(tensor).shape, sizes, lambda: None).turned
+        shape = container.entry(tensor).shape
+        fit = _fit(shape, sizes, lambda: None)
+        return _Choice(tensor, fit.turned, _doubts(tensor, shape, fit, sizes))
     names = _candidates(container.names())
     if not names:
         raise RepcapError(
@@ -324,12 +355,27 @@ def _chosen(container: Container, tensor: str | None) -> tuple[str, bool]:
             f"{_where(container)}: several token embeddings of different sizes; choose one with tensor= (--tensor): {listed}"
         )
     rivals = [name for name in able if _is_wrapped(name) == _is_wrapped(able[0])]
-    if not all(_start_alike(container, able[0], other) for other in rivals[1:]):
+    if not all(_alike(container, able[0], other) for other in rivals[1:]):
         raise RepcapError(
             f"{_where(container)}: several models, whose token embeddings differ; choose one with tensor= (--tensor): "
             f"{', '.join(rivals)}"
         )
-    return able[0], fits[able[0]].turned
+    name, shape = able[0], container.entry(able[0]).shape
+    unused = [other for other in able if other not in rivals and _seems_another(container, name, other)]
+    notes = [f"also there, of the same size, and not used: {', '.join(unused)}; --tensor reads it"] if unused else []
+    return _Choice(name, fits[name].turned, (*_doubts(name, shape, fits[name], sizes), *notes))
+
+
+def _doubts(name: str, shape: tuple[int, ...], fit: _Fit, sizes: _Sizes) -> tuple[str, ...]:
+    """The note that a tensor is read in spite of what the configuration says of its size."""
+    if len(shape) != 2 or (fit.reason is None and fit.agrees):
+        return ()
+    return (f"tensor {name} is read as it is: {fit.reason or f'its {shape[1]} columns are not {sizes.columns}'}",)
+
+
+def _seems_another(container: Container, name: str, other: str) -> bool:
+    """Whether a matrix is not known to be a copy of the chosen one; a remote one is not read to tell."""
+    return hasattr(container, "repo_id") or not _alike(container, name, other)
 
 
 def _is_wrapped(name: str) -> bool:
@@ -337,12 +383,15 @@ def _is_wrapped(name: str) -> bool:
     return _split(name)[0] != ""
 
 
-def _start_alike(container: Container, one: str, other: str) -> bool:
-    """Whether two matrices of one shape are equal; of a remote repository only the first rows are compared."""
+def _alike(container: Container, one: str, other: str) -> bool:
+    """Whether two matrices of one shape are equal; of a remote repository only a sample of rows is compared."""
     if container.entry(one).storage != container.entry(other).storage:
         return False
-    first_rows = getattr(container, "first_rows", lambda name, _count: container.read(name))
-    return torch.equal(first_rows(one, _COMPARED_ROWS), first_rows(other, _COMPARED_ROWS))
+    sample = getattr(container, "sample", None)
+    if sample is None:
+        return torch.equal(container.read(one), container.read(other))
+    count = container.entry(one).shape[0]
+    return torch.equal(sample(one, count)[1], sample(other, count)[1])
 
 
 def _candidates(names: list[str]) -> list[str]:
@@ -398,17 +447,21 @@ def _fit(shape: tuple[int, ...], sizes: _Sizes, token_count: Callable[[], int | 
         return _Fit(turned=True)
     if hidden in (None, columns):
         return _Fit(reason=f"its {rows} rows are fewer than the {vocabulary} tokens: a part of the matrix, it seems")
-    if enough(rows) and hidden % columns:
-        return _Fit(agrees=False)  # a width of its own, under a key that is not known here
+    if enough(rows) and columns > hidden:
+        return _Fit(agrees=False)  # no part, but a width of its own under a key that is not known here
     if enough(rows):
         return _Fit(
-            reason=f"its {columns} columns are a part of the model's {hidden}: one of several shards by columns"
+            reason=f"its {columns} columns are a part of the model's {hidden}: one of several shards by columns, or a "
+            "width of its own under an unknown key"
         )
     return _Fit(reason=f"its shape {shape} disagrees with the configuration in both sizes: {vocabulary} x {hidden}")
 
 
 def _token_count(container: Container) -> int | None:
-    strings = container.tokens()
+    try:
+        strings = container.tokens()
+    except VocabularyError:
+        return None
     return len(strings) if strings else None
 
 
@@ -493,18 +546,21 @@ def _head(container: Container, name: str, weight: torch.Tensor, turned: bool, *
     is_decoder = known in DECODER_TENSORS or (known in ("shared.weight", "model.shared.weight") and _decodes(names))
     if head is None:
         return _Head("absent" if is_decoder and not container.is_encoder else None)
+    if not keep and getattr(container, "is_costly", lambda _name: False)(head):
+        return _Head("not compared")
     shape = container.entry(head).shape
-    shape = shape[::-1] if turned else shape
-    if known is None and shape != weight.shape:
+    fit = _fit(shape, _Sizes(None, weight.shape[1]), lambda: None)  # a head may be stored another way round
+    if known is None and (shape[::-1] if fit.turned else shape) != weight.shape:
         return _Head(None)
-    if shape[1:] != weight.shape[1:]:
+    if fit.reason is not None or not fit.agrees:
         return _Head("different" if is_decoder else None)
-    if not keep:
-        return _compared_head(container, head, weight, turned)
-    other = _matrix(container, head, turned)
-    if _same(other, weight):
-        return _Head("equal", len(weight))
-    return _Head("different", len(weight), other)
+    if not keep and hasattr(container, "sample"):
+        return _sampled_head(container, head, weight, fit.turned)
+    other = _matrix(container, head, fit.turned)
+    common = min(len(other), len(weight))
+    if _same(other[:common], weight[:common]):
+        return _Head("equal", common)
+    return _Head("different", common, other if keep else None)
 
 
 def _decodes(names: list[str]) -> bool:
@@ -512,20 +568,20 @@ def _decodes(names: list[str]) -> bool:
     return any(name.startswith(("decoder.", "model.decoder.")) for name in names)
 
 
-def _compared_head(container: Container, head: str, weight: torch.Tensor, turned: bool) -> _Head:
-    """A stored head of the right width beside the embedding. Over the network its first rows must do: all would double the
-    traffic."""
-    stored = container.entry(head).shape
-    if (stored[::-1] if turned else stored) != weight.shape:
-        return _Head("different")
-    first_rows = None if turned else getattr(container, "first_rows", None)
-    count = len(weight) if first_rows is None else min(_COMPARED_ROWS, len(weight))
-    other = _matrix(container, head, turned) if first_rows is None else first_rows(head, count)
-    return _Head("equal" if _same(other, weight[:count]) else "different", count)
+def _sampled_head(container: Container, head: str, weight: torch.Tensor, turned: bool) -> _Head:
+    """A head that is not on this machine, beside the embedding: all of it would double the traffic."""
+    if turned:
+        return _Head("not compared")
+    index, rows = container.sample(head, len(weight))
+    return _Head("equal" if _same(rows, weight[index]) else "different", len(index))
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
+    """Whether two matrices of one shape hold the same numbers, also in different types."""
+    if one.dtype == other.dtype:
+        return torch.equal(one, other)
+    blocks = zip(one.split(_ROWS_PER_STEP), other.split(_ROWS_PER_STEP), strict=True)
+    return all(torch.equal(a.double(), b.double()) for a, b in blocks)
 
 
 # --- token strings ----------------------------------------------------------------------------------------------------
@@ -538,6 +594,12 @@ def _tokens(container: Container, name: str, rows: int) -> list[str] | None:
         return None
     if _split(name) is None and name not in UNEMBEDDING_TENSORS and len(strings) != rows:
         return None
+    owned = sum(row in strings for row in range(rows))
+    if owned < _LEAST_VOCABULARY * rows:
+        raise VocabularyError(
+            f"{_where(container)}: the vocabulary has tokens for {owned} of {rows} rows: damaged, or of another model; "
+            "fetch it again, or pass tokens=False to do without"
+        )
     return [_clean(strings[row]) if row in strings else f"<row {row}>" for row in range(rows)]
 
 

@@ -6,8 +6,8 @@ the bytes of the tensor, which become a safetensors file of its own, with its pr
 `$HF_HOME/assets/repcap/OWNER--NAME/COMMIT/`, where the next reader finds it without a network.
 
 Traffic is the tensor and, besides, at most SLACK_BYTES and the index. Up to some ten thousand tensors the index is within
-that allowance; it grows with their number, to some MB for mixtures of hundreds of experts. A head that seems to equal the
-embedding is read too, since only its bytes tell.
+that allowance; it grows with their number, to some MB for mixtures of hundreds of experts. Whether a stored head equals the
+embedding is decided by a sample: a few rows in several places (`HubContainer.sample`), unless the head itself is asked for.
 """
 
 import itertools
@@ -61,6 +61,9 @@ LONGEST_WAIT_S = 60.0
 SLACK_BYTES = 1 << 20
 """What may be read besides the tensor: index, header, or the rest of a file whose server knows no byte ranges."""
 MAX_HEADER_BYTES = 100 << 20
+SAMPLE_BYTES = SLACK_BYTES // 2
+"""What a sample of a matrix may take, unless its rows are longer than that."""
+_SAMPLE_SPANS, _SAMPLE_SPAN_ROWS = 4, 4
 
 _SINGLE, _INDEX = constants.SAFETENSORS_SINGLE_FILE, constants.SAFETENSORS_INDEX_FILE
 _PICKLED, _PICKLED_INDEX = constants.PYTORCH_WEIGHTS_NAME, f"{constants.PYTORCH_WEIGHTS_NAME}.index.json"
@@ -101,7 +104,7 @@ class Preflight:
 
     Attributes:
         status: "reachable", "gated", "absent", "unreachable" or "pickled only".
-        tensor: the first of the names asked for that is there, or None.
+        tensor: the one that would be read, or None.
         shape, storage: of that tensor, or None.
         bytes_to_read: of that tensor; None where there is none.
         cached: whether those bytes are already on this machine.
@@ -152,6 +155,13 @@ def open_repo(repo_id: str, *, revision: str | None = None, allow_download: bool
         return HubContainer(remote)
     pickled = _pickled_files(files)
     if not pickled:
+        several = [name for name in files if name.endswith(".safetensors")]
+        if several:
+            raise _HubError(
+                f"{remote}: no {_SINGLE}, no index, and not one file that could stand for them: {_listed(several)}; "
+                "download one with `hf download` and name its path",
+                "reachable",
+            )
         raise _HubError(
             f"{remote}: no weights that can be read from a hub repository ({_SINGLE}, its index, or {_PICKLED}); "
             "download another kind of file with `hf download` and name its path",
@@ -166,8 +176,11 @@ def open_repo(repo_id: str, *, revision: str | None = None, allow_download: bool
     return _PickledContainer(remote)
 
 
-def preflight(repo_id: str, tensor_names: Sequence[str], revision: str | None = None) -> Preflight:
-    """What it takes to read the first of `tensor_names` that the repository holds; reads index and header only."""
+def preflight(repo_id: str, choose: Callable[[Container], str], revision: str | None = None) -> Preflight:
+    """What it takes to read the tensor that `choose` names; reads index, configuration and header only.
+
+    Where `choose` refuses with a RepcapError, its reason is that of the result.
+    """
     repo_id, revision = _split(repo_id, revision)
     try:
         remote = _resolve(repo_id, revision)
@@ -180,12 +193,10 @@ def preflight(repo_id: str, tensor_names: Sequence[str], revision: str | None = 
         return Preflight(repo_id, remote.commit, error.status, total_bytes=total, reason=str(error))
     except RepcapError as error:
         return Preflight(repo_id, remote.commit, "reachable", reason=str(error))
-    held = set(container.names())
-    name = next((name for name in tensor_names if name in held), None)
     known = {"repo_id": repo_id, "revision": remote.commit, "total_bytes": container.total_bytes}
-    if name is None:
-        return Preflight(**known, status="reachable", reason=f"{remote}: no tensor under a name asked for")
+    name = None
     try:
+        name = choose(container)
         entry, size = container.entry(name), container.byte_count(name)
     except RepcapError as error:
         return Preflight(**known, status=getattr(error, "status", "reachable"), tensor=name, reason=str(error))
@@ -242,7 +253,7 @@ def _resolve(repo_id: str, revision: str | None) -> "_Remote":
             lambda: api.model_info(
                 repo_id, revision=revision, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
             ),
-            transport=False,
+            lost_lines=1,  # a server that is not there should not take long to name
         )
     if not info.sha or not _COMMIT.fullmatch(info.sha):
         raise _HubError(f"{repo_id}: the hub names no commit ({_endpoint()})", "unreachable")
@@ -334,23 +345,25 @@ def _cache_errors() -> Iterator[None]:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _persist(call: Callable[[], T], *, transport: bool = True) -> T:
-    """The result of `call`, which is tried again after a busy or broken server and, with `transport`, a lost line."""
+def _persist(call: Callable[[], T], *, lost_lines: int = TRIES - 1) -> T:
+    """The result of `call`, which is tried again after a busy or broken server, and after so many lost lines."""
     for attempt in itertools.count():
         try:
             return call()
-        except (HTTPError, _Cut) as error:
-            wait = _wait_for(error, attempt, transport)
+        except (HTTPError, _Cut, LocalEntryNotFoundError) as error:
+            # the last is a wrapper around what happened on the way, if anything did
+            reason = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
+            wait = _wait_for(reason, attempt, lost_lines)
             if wait is None or attempt == TRIES - 1:
                 raise
             time.sleep(wait)
 
 
-def _wait_for(error: Exception, attempt: int, transport: bool) -> float | None:
+def _wait_for(error: BaseException | None, attempt: int, lost_lines: int) -> float | None:
     """Seconds to wait before the next try; None for an answer that will not change."""
     wait = BACKOFF_S * 2**attempt
     if not isinstance(error, HfHubHTTPError):
-        return wait if transport else None
+        return wait if isinstance(error, HTTPError | _Cut) and attempt < lost_lines else None
     code = error.response.status_code
     if code not in (408, 429) and code < 500:
         return None
@@ -359,18 +372,21 @@ def _wait_for(error: Exception, attempt: int, transport: bool) -> float | None:
 
 
 @contextmanager
-def _translated(repo_id: str, what: str) -> Iterator[None]:
-    """Turns what the hub's client raises into one line that names cause and remedy."""
+def _translated(repo_id: str, what: str, *, is_listed: bool = False) -> Iterator[None]:
+    """Turns what the hub's client raises into one line that names cause and remedy.
+
+    `is_listed`: `what` is a file of a repository that is known to be there.
+    """
     try:
         yield
     except LocalEntryNotFoundError as error:  # a wrapper around what happened on the way
-        raise _refusal(error.__cause__ or error, repo_id, what) from error
+        raise _refusal(error.__cause__ or error, repo_id, what, is_listed) from error
     except (HTTPError, OfflineModeIsEnabled, EntryNotFoundError, _Cut) as error:
-        raise _refusal(error, repo_id, what) from error
+        raise _refusal(error, repo_id, what, is_listed) from error
     except OSError as error:
         if error.errno is not None:  # of the file system
             raise
-        raise _refusal(error, repo_id, what) from error
+        raise _refusal(error, repo_id, what, is_listed) from error
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, RepcapError):
             raise
@@ -379,7 +395,7 @@ def _translated(repo_id: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _refusal(error: Exception, repo_id: str, what: str) -> _HubError:
+def _refusal(error: BaseException, repo_id: str, what: str, is_listed: bool) -> _HubError:
     page = f"{constants.ENDPOINT}/{repo_id}"
     code = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if isinstance(error, GatedRepoError) or code == 403:
@@ -387,9 +403,9 @@ def _refusal(error: Exception, repo_id: str, what: str) -> _HubError:
         return _HubError(f"{repo_id}: access to {what} is restricted ({code}); {login}ask for it at {page}", "gated")
     if isinstance(error, RevisionNotFoundError):
         return _HubError(f"{repo_id}: no {what} on the hub; see {page}/tree/main for its branches", "absent")
-    if isinstance(error, EntryNotFoundError):
-        return _HubError(f"{repo_id}: {what} is not there (404); see {page}/tree/main", "absent")
-    if code == 401 and not isinstance(error, RepositoryNotFoundError):
+    if isinstance(error, EntryNotFoundError) or (is_listed and code in (404, 410)):
+        return _HubError(f"{repo_id}: {what} is not there ({code or 404}); see {page}/tree/main", "absent")
+    if code == 401 and (is_listed or not isinstance(error, RepositoryNotFoundError)):
         return _HubError(f"{repo_id}: the hub wants a login for {what} (401); run `hf auth login`", "gated")
     if isinstance(error, RepositoryNotFoundError) or code in (404, 410):
         private = ", or if it is private log in with `hf auth login`"
@@ -411,7 +427,12 @@ def _one_line(error: Exception) -> str:
 
 
 class _Remote:
-    """One commit of a repository: its files, and the means to read them; counts the bytes that arrive."""
+    """One commit of a repository: its files, and the means to read them; counts the bytes that arrive.
+
+    Attributes:
+        traffic: bytes that arrived.
+        read_whole: the size of each file of which all was needed, whether it arrived now or was cached.
+    """
 
     def __init__(self, repo_id: str, commit: str, files: dict[str, int | None], folder: Path) -> None:
         self.repo_id = repo_id
@@ -419,6 +440,7 @@ class _Remote:
         self.files = files
         self.folder = folder
         self.traffic = 0
+        self.read_whole: dict[str, int] = {}
         self._counting = threading.Lock()
 
     def __str__(self) -> str:
@@ -429,9 +451,9 @@ class _Remote:
         cached = try_to_load_from_cache(self.repo_id, file, cache_dir=constants.HF_HUB_CACHE, revision=self.commit)
         if isinstance(cached, str):
             return Path(cached), 0
-        with _cache_errors(), _translated(self.repo_id, file):
-            path = Path(
-                hf_hub_download(
+        with _cache_errors(), _translated(self.repo_id, file, is_listed=True):
+            path = _persist(
+                lambda: hf_hub_download(
                     self.repo_id,
                     file,
                     revision=self.commit,
@@ -441,12 +463,13 @@ class _Remote:
                     library_version=__version__,
                 )
             )
-        return path, path.stat().st_size
+        return Path(path), Path(path).stat().st_size
 
     def json(self, file: str) -> dict[str, Any]:
         """A small JSON object of the repository."""
         path, size = self.download(file)
         self.count(size)
+        self.read_whole[file] = path.stat().st_size
         try:
             content = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
@@ -496,7 +519,7 @@ class _Remote:
             if position < stop:
                 raise _Cut(f"the connection closed at byte {position} of {stop}")
 
-        with _translated(self.repo_id, file):
+        with _translated(self.repo_id, file, is_listed=True):
             _persist(attempt)
         return size
 
@@ -538,9 +561,10 @@ class _Extent:
 
 @dataclass(frozen=True)
 class _Header:
-    """The header of a remote safetensors file; `size` is the file's, where the server says it."""
+    """The header of a remote safetensors file, which ends at `start`; `size` is the file's, where the server says it."""
 
     extents: dict[str, _Extent]
+    start: int
     size: int | None
 
 
@@ -594,15 +618,16 @@ def _parse_header(where: str, file: str, header: Any, start: int, size: int | No
                 f"{where}, tensor {name!r}: {extent.size} bytes at {extent.start} do not fit its shape {extent.shape} "
                 f"or the file's {size} bytes; the repository is damaged, name another revision"
             )
-    return _Header(extents, size)
+    return _Header(extents, start, size)
 
 
 def _parse_extent(file: str, start: int, entry: dict[str, Any]) -> _Extent:
-    begin, end = entry["data_offsets"]
-    shape = tuple(int(side) for side in entry["shape"])
-    if not 0 <= begin <= end or min(shape, default=0) < 0:
-        raise ValueError("negative extent")
-    return _Extent(file, start + begin, end - begin, str(entry["dtype"]), shape)
+    (begin, end), shape, dtype = entry["data_offsets"], entry["shape"], entry["dtype"]
+    if not isinstance(shape, list) or not isinstance(dtype, str):
+        raise TypeError("a shape is a list, a type a string")
+    if any(type(number) is not int or number < 0 for number in (begin, end, *shape)) or end < begin:
+        raise ValueError("sizes and offsets are whole numbers, and not negative")
+    return _Extent(file, start + begin, end - begin, dtype, tuple(shape))
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
@@ -667,9 +692,9 @@ class HubContainer:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The content of config.json; {} where the repository has none."""
-        name = constants.CONFIG_NAME
-        return self._remote.json(name) if name in self._remote.files else {}
+        """The content of the configuration; {} where the repository has none."""
+        name = next((name for name in containers.CONFIGS if name in self._remote.files), None)
+        return self._remote.json(name) if name else {}
 
     def names(self) -> list[str]:
         return list(self._file_of)
@@ -704,18 +729,70 @@ class HubContainer:
         factors = None if scale is None else self._stored(scale, self._extent(scale))
         return containers.dequantised(weight, factors, f"{self._remote}, tensor {name!r}")
 
-    def first_rows(self, name: str, count: int) -> torch.Tensor:
-        """The first rows of a matrix; no more is read of it than these, where its storage and the server allow."""
+    def needed_bytes(self, name: str) -> int:
+        """Bytes that reading a tensor takes when nothing is cached: index and configuration, headers, and its own."""
+        scale = self._scale_name(name)
+        files = {self._extent(part).file for part in (name, scale) if part is not None}
+        headers = sum(self._header(file).start for file in files)
+        return sum(self._remote.read_whole.values()) + headers + self.byte_count(name)
+
+    def is_costly(self, _name: str) -> bool:
+        """Whether anything about a tensor can only be told by downloading a whole file of weights."""
+        return False
+
+    def sample(self, name: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A few of the first `count` rows of a matrix, in groups from the first to the last: their numbers, and they.
+
+        Not the first ones alone: these are often special or untrained tokens, alike in many models. At most SAMPLE_BYTES
+        are read where the server knows byte ranges, but never less than a row of each group.
+        """
         extent = self._extent(name)
-        plain = extent.dtype in _TYPES and self.entry(name).storage not in containers.FLOAT8 and len(extent.shape) == 2
-        if not plain or self.is_cached(name) or count >= extent.shape[0]:
-            return self.read(name)[:count]
-        rows, columns = extent.shape
-        part = replace(extent, size=extent.size // rows * count, shape=(count, columns))
+        starts, rows = self._sample_spans(extent, min(count, extent.shape[0]))
+        index = torch.tensor(sorted({row for start in starts for row in range(start, start + rows)}))
+        if self.is_cached(name):
+            return index, self.read(name)[index]
         try:
-            return self._stored(name, part, f"{name}.first-{count}")
+            parts = {start: self._rows(name, start, start + rows) for start in starts}
         except _NoRanges:
-            return self.read(name)[:count]
+            return index, self.read(name)[index]
+        found = {start + i: row for start, part in parts.items() for i, row in enumerate(part)}
+        return index, torch.stack([found[row] for row in index.tolist()])
+
+    def _sample_spans(self, extent: _Extent, count: int) -> tuple[list[int], int]:
+        """Where the groups of a sample of the first `count` rows start, and the rows of each."""
+        each = SAMPLE_BYTES // _SAMPLE_SPANS // max(1, extent.size // extent.shape[0])
+        rows = min(max(1, min(each, _SAMPLE_SPAN_ROWS)), count)
+        return sorted({(count - rows) * part // (_SAMPLE_SPANS - 1) for part in range(_SAMPLE_SPANS)}), rows
+
+    def _rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Rows [start, stop) of a matrix, as `read` gives them; no others are read."""
+        values = self._stored_rows(name, start, stop)
+        if self.entry(name).storage not in containers.FLOAT8:
+            return values
+        factors = self._scale_rows(name, start, stop)
+        return containers.dequantised(values, factors, f"{self._remote}, tensor {name!r}")
+
+    def _stored_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        extent = self._extent(name)
+        size = extent.size // extent.shape[0]
+        shape = (stop - start, *extent.shape[1:])
+        part = replace(extent, start=extent.start + start * size, size=(stop - start) * size, shape=shape)
+        return self._stored(name, part, f"{name}.rows-{start}-{stop}")
+
+    def _scale_rows(self, name: str, start: int, stop: int) -> torch.Tensor | None:
+        """The factors of rows [start, stop) of a float8 matrix, one line each, or a single number; None without a scale."""
+        scale = self._scale_name(name)
+        if scale is None:
+            return None
+        shape = self._extent(scale).shape
+        if math.prod(shape) == 1:
+            return self._stored(scale, self._extent(scale))
+        height = containers.block_size(self._extent(name).shape[0], shape[0])
+        if height is None:
+            return self._stored(scale, self._extent(scale))  # fits nothing, which the caller says
+        first, last = start // height, -(-stop // height)
+        factors = self._stored_rows(scale, first, last).float()
+        return factors.repeat_interleave(height, dim=0)[start - first * height : stop - first * height]
 
     def _scale_name(self, name: str) -> str | None:
         """The scale of a float8 tensor, or None."""
@@ -731,7 +808,8 @@ class HubContainer:
                 copy.fetch()
             except _NoRanges:
                 size = self._header(extent.file).size
-                if size is None or size > extent.size + SLACK_BYTES:
+                is_part = label is not None  # the next part would read the file from its start once more
+                if is_part or size is None or size > extent.size + SLACK_BYTES:
                     raise
                 copy.fetch(in_one_piece=True)
         try:
@@ -745,17 +823,24 @@ class HubContainer:
         return self.path / self._file_of[name]
 
     def tokens(self) -> dict[int, str] | None:
-        """The vocabulary by token id; None where the repository, or offline the cache, has none."""
+        """The vocabulary by token id; None where the repository, or offline the cache, has none.
+
+        Raises:
+            VocabularyError: the hub refuses the file; see `containers.read_vocabulary`.
+        """
         file = next((name for name in _TOKEN_FILES if name in self._remote.files), None)
         if file is None:
             return None
-        try:
-            path, size = self._remote.download(file)
-        except _HubError:
-            if constants.HF_HUB_OFFLINE:
-                return None
-            raise
-        self.tokenizer_traffic += size
+        added = containers.ADDED_TOKENS
+        wanted = [file, added] if file != "tokenizer.json" and added in self._remote.files else [file]
+        for name in wanted:
+            try:
+                path, size = self._remote.download(name)
+            except _HubError as error:
+                if constants.HF_HUB_OFFLINE:
+                    return None
+                raise containers.VocabularyError(str(error)) from error
+            self.tokenizer_traffic += size
         return containers.read_vocabulary(path.parent)
 
 
@@ -798,8 +883,15 @@ class _PickledContainer(HubContainer):
     def read(self, name: str) -> torch.Tensor:
         return self._whole(self._file_of[name]).read(name)
 
-    def first_rows(self, name: str, count: int) -> torch.Tensor:
-        return self.read(name)[:count]
+    def needed_bytes(self, name: str) -> int:
+        return sum(self._remote.read_whole.values()) + self._whole(self._file_of[name]).file_of(name).stat().st_size
+
+    def is_costly(self, name: str) -> bool:
+        return self._file_of[name] not in self._opened
+
+    def sample(self, name: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.read(name)[:count]
+        return torch.arange(len(rows)), rows
 
 
 def _weight_map(remote: _Remote, index: str) -> dict[str, str]:

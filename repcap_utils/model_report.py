@@ -19,10 +19,12 @@ PROFILE = (0, 1, 4, 16)
 _HUB_FACTS = ("revision", "traffic", "total_bytes")
 _HEADS = {
     "absent": "tied: no head is stored",
-    "equal": "tied: a head is stored, and equal bit for bit",
+    "equal": "tied: a head is stored, and equal in value",
     "different": "untied: a head of its own is stored",
+    "not compared": "unknown: a head is stored; comparing it takes more of the network, which --unembedding does",
     None: "unknown: the source says nothing about a head",
 }
+_READ, _NO_TOKENIZER = "read", "none beside the weights"
 _CLASSES = {1: "1 (above 0.2)", 2: "2 (below 0.1)", None: "none: between the paper's two"}
 _KINDS = {
     "zero": "zero",
@@ -51,9 +53,9 @@ def facts(
     if unembedding and embedding.unembedding is None:
         raise RepcapError(f"{embedding.name} has no unembedding of its own to measure ({_HEADS[embedding.head]})")
     found = _model_facts(embedding, note)
-    found |= _matrix_facts(embedding.weight, embedding.tokens, embedding.vocab_size, components)
+    found |= _matrix_facts(embedding.weight, embedding, components)
     if unembedding:
-        found["unembedding"] = _matrix_facts(embedding.unembedding, None, embedding.vocab_size, components)
+        found["unembedding"] = _matrix_facts(embedding.unembedding, embedding, components)
     return found
 
 
@@ -64,14 +66,20 @@ def lines(facts: dict) -> Iterator[str]:
     if "revision" in facts:
         about["revision"] = facts["revision"]
         about["network"] = f"{shown(facts['traffic'])} bytes read; all weights are {shown(facts['total_bytes'])}"
-    yield from group(facts["name"], about | {"head": _head_line(facts), "tokenizer": facts["tokenizer"]})
-    yield from _matrix_lines("embedding", facts)
+    about |= {"head": _head_line(facts), "tokenizer": facts["tokenizer"]}
+    yield from group(facts["name"], about | _numbered(facts["notes"]))
+    yield from _matrix_lines("embedding", facts, facts["tokenizer"])
     if "unembedding" in facts:
-        yield from _matrix_lines("unembedding", facts["unembedding"])
+        yield from _matrix_lines("unembedding", facts["unembedding"], facts["tokenizer"])
 
 
 def nearest_published(d_model: int, epsilon: float, count: int = 3) -> list[dict]:
-    """The models of table 1 (arXiv 2606.02765) whose d_model and epsilon differ by the smallest factors."""
+    """The models of table 1 (arXiv 2606.02765) whose d_model and epsilon differ by the smallest factors.
+
+    None are near an epsilon that is not positive.
+    """
+    if epsilon <= 0:
+        return []
     table = tables.read(paths.PUBLISHED / "models.csv")
     distance = np.hypot(np.log(table["d_model"] / d_model), np.log(table["epsilon"] / epsilon))
     nearest = table.loc[distance.sort_values(kind="stable").index[:count]]
@@ -165,13 +173,18 @@ def _model_facts(embedding: Embedding, note: str | None) -> dict:
         "head": embedding.head,
         "head_rows": embedding.head_rows,
         "vocab_size": embedding.vocab_size,
-        "tokenizer": note or ("read" if embedding.tokens is not None else "none beside the weights"),
+        "notes": list(embedding.notes),
+        "tokenizer": note or (_READ if embedding.tokens is not None else _NO_TOKENIZER),
     }
 
 
-def _matrix_facts(weight: Matrix, tokens: list[str] | None, vocab_size: int | None, components: Sequence[int]) -> dict:
-    """All that is said of one matrix."""
-    report = rows.report(weight, tokens, None if tokens else vocab_size)
+def _matrix_facts(weight: Matrix, embedding: Embedding, components: Sequence[int]) -> dict:
+    """All that is said of one of the matrices of `embedding`."""
+    tokens = embedding.tokens if embedding.tokens is not None and len(embedding.tokens) == len(weight) else None
+    declared = embedding.vocab_size if tokens is None else None
+    # a configuration often counts the padding too: only fewer tokens than rows tell something
+    is_told = declared is not None and declared < len(weight)
+    report = rows.report(weight, tokens, declared if is_told else None)
     moments, without, d_model = report.moments, report.without, weight.shape[1]
     found = {
         "V": weight.shape[0],
@@ -184,15 +197,23 @@ def _matrix_facts(weight: Matrix, tokens: list[str] | None, vocab_size: int | No
         "zero_rows": moments.zero_rows,
         "duplicate_rows": moments.duplicate_rows,
         "class": 1 if moments.epsilon > 0.2 else 2 if moments.epsilon < 0.1 else None,
+        "padding_told_by": "tokenizer" if tokens is not None else "configuration" if is_told else None,
     }
     return (
         found
         | {"without_common_directions": _without_common_directions(weight, moments, components)}
-        | capacity_facts(d_model, moments.epsilon)
+        | (capacity_facts(d_model, moments.epsilon) if moments.epsilon > 0 else _no_capacity(d_model))
         | {"nearest_published": nearest_published(d_model, moments.epsilon)}
-        | {"rows": {kind: asdict(found) for kind, found in report.kinds.items()}}
+        | {"rows": {kind: None if found is None else asdict(found) for kind, found in report.kinds.items()}}
         | {"epsilon_without_flagged_rows": None if without is None else without.epsilon}
     )
+
+
+def _no_capacity(d_model: int) -> dict:
+    """The facts of `capacity_facts` where epsilon is not positive: cosines that are zero, or negative on average."""
+    flag = "epsilon <= 0: these rows are no more alike than orthogonal ones; the forms need a positive epsilon"
+    nothing = capacity.estimate(d_model, 1.0).facts  # what an epsilon outside (0, 1) is told
+    return nothing | {"flags": [flag, *nothing["flags"][1:]], "bracket": None}
 
 
 def _without_common_directions(weight: Matrix, stored: CosineMoments, components: Sequence[int]) -> list[dict]:
@@ -208,7 +229,7 @@ def _without_common_directions(weight: Matrix, stored: CosineMoments, components
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
+def _matrix_lines(title: str, facts: dict, tokenizer: str) -> Iterator[str]:
     floor = facts["random_floor"]
     yield from group(
         f"{title}: epsilon of all {facts['pairs']} pairs",
@@ -229,23 +250,31 @@ def _matrix_lines(title: str, facts: dict) -> Iterator[str]:
         {names[step["components"]]: f"{step['epsilon']:.5f}" for step in steps} or {"nothing": "is left of the rows"},
     )
     forms = {form: "-" if value is None else f"10^{value:.2f}" for form, value in facts["log10_by_form"].items()}
-    flags = {f"note {i}" if i > 1 else "note": flag for i, flag in enumerate(facts["flags"], 1)}
+    flags = _numbered(facts["flags"])
     yield from group(f"{title}: directions by each form", forms | _bracket_lines(facts["bracket"]) | flags)
     yield from group(
         f"{title}: nearest published models",
-        {near["model"]: _published(near) for near in facts["nearest_published"]},
+        {near["model"]: _published(near) for near in facts["nearest_published"]} or {"none": "epsilon is not positive"},
     )
     without = facts["epsilon_without_flagged_rows"]
     yield from group(
         f"{title}: rows",
-        {_KINDS[kind]: _row_set(found) for kind, found in facts["rows"].items()}
+        {
+            _kind(kind, facts): _unknown(tokenizer) if found is None else _row_set(found)
+            for kind, found in facts["rows"].items()
+        }
         | {"epsilon without them": "-" if without is None else f"{without:.5f}"},
     )
 
 
+def _numbered(notes: Sequence[str]) -> dict[str, str]:
+    return {f"note {i}" if i > 1 else "note": note for i, note in enumerate(notes, 1)}
+
+
 def _head_line(facts: dict) -> str:
     if facts["head"] == "equal" and facts["head_rows"] < facts["V"]:
-        return f"tied: a head is stored, equal in the first {facts['head_rows']} rows; --unembedding compares all"
+        more = ", spread over all; --unembedding compares the rest" if "revision" in facts else ", all that it has"
+        return f"tied: a head is stored, equal in {facts['head_rows']} rows{more}"
     return _HEADS[facts["head"]]
 
 
@@ -264,6 +293,22 @@ def _bracket_lines(bracket: dict | None) -> dict[str, str]:
 
 def _power(log10: float) -> str:
     return f"10^{log10:.2f}"
+
+
+def _kind(kind: str, facts: dict) -> str:
+    """What a set of rows is called; that of the padding after who tells of it."""
+    if kind != "padded":
+        return _KINDS[kind]
+    return "beyond the configuration's vocab_size" if facts["padding_told_by"] == "configuration" else _KINDS[kind]
+
+
+def _unknown(tokenizer: str) -> str:
+    """Why it is not known which rows no token owns, by the fact `tokenizer`."""
+    if tokenizer == _READ:
+        return "unknown (other rows than the tokenizer's)"
+    if tokenizer == _NO_TOKENIZER:
+        return "unknown (no tokenizer)"
+    return f"unknown (tokenizer not read{'; --tokens' if '--tokens' in tokenizer else ''})"
 
 
 def _row_set(found: dict) -> str:

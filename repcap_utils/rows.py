@@ -52,7 +52,7 @@ class RowReport:
     Attributes:
         zero: without a direction; left out of every epsilon.
         duplicate: equal, as stored, to an earlier row that is not zero.
-        padded: beyond the last token of the tokenizer.
+        padded: beyond the last token; None where the number of tokens is not known.
         near_constant: entries that hardly differ from their mean (`CONSTANT_SPREAD`).
         untrained: short (`SHORT_MADS`, `SHORT_PART`), or near a vector (`NEAR_PART`) that padded or short rows, or at least
             three rows that agree with one another, have in common. A guess from the weights alone.
@@ -63,7 +63,7 @@ class RowReport:
 
     zero: RowSet
     duplicate: RowSet
-    padded: RowSet
+    padded: RowSet | None
     near_constant: RowSet
     untrained: RowSet
     flagged: RowSet
@@ -71,9 +71,10 @@ class RowReport:
     without: CosineMoments | None
 
     @property
-    def kinds(self) -> dict[str, RowSet]:
-        """The sets by name."""
-        return {field.name: found for field in fields(self) if isinstance(found := getattr(self, field.name), RowSet)}
+    def kinds(self) -> dict[str, RowSet | None]:
+        """The sets by name; None where it is not known which rows belong to it."""
+        names = [field.name for field in fields(self) if field.name not in ("moments", "without")]
+        return {name: getattr(self, name) for name in names}
 
 
 def report(weight: Matrix, tokens: Sequence[str] | None = None, vocab_size: int | None = None) -> RowReport:
@@ -82,7 +83,7 @@ def report(weight: Matrix, tokens: Sequence[str] | None = None, vocab_size: int 
     Args:
         weight: V x d.
         tokens: V strings, where rows that no token owns are called `<row i>`; None where they are not known.
-        vocab_size: number of tokens; taken from `tokens` where it is None.
+        vocab_size: number of tokens; taken from `tokens` where it is None. Without both, padding is not looked for.
 
     Raises:
         RepcapError: see `similarity.cosine_moments`; tokens that are not one a row.
@@ -92,6 +93,7 @@ def report(weight: Matrix, tokens: Sequence[str] | None = None, vocab_size: int 
         raise RepcapError(f"{len(tokens)} tokens for {len(rows.matrix)} rows; pass one a row")
     if len(rows) < 2:
         raise RepcapError(f"weight of shape {tuple(rows.matrix.shape)} has {len(rows)} non-zero rows; a pair needs two")
+    is_known = vocab_size is not None or tokens is not None
     count = vocab_size if vocab_size is not None else _last_token(tokens, len(rows.matrix))
     is_padded = rows.index >= count
     is_constant = _near_constant(rows)
@@ -115,7 +117,8 @@ def report(weight: Matrix, tokens: Sequence[str] | None = None, vocab_size: int 
     sets = {name: found(rows.index[mask].cpu()) for name, mask in masks.items()}
     everything = torch.cat([zero.cpu(), padding, rows.index[flagged].cpu()]).unique()
     return RowReport(
-        **sets | {"zero": found(zero.cpu()), "padded": found(padding), "flagged": found(everything)},
+        **sets
+        | {"zero": found(zero.cpu()), "padded": found(padding) if is_known else None, "flagged": found(everything)},
         moments=moments,
         without=without,
     )

@@ -7,11 +7,29 @@ import numpy as np
 import pandas as pd
 
 from repcap_utils import paths, tables
+from repcap_utils.errors import RepcapError
 
 
 def read(store: Path) -> pd.DataFrame:
-    """The stored rows; an empty table with the column `name` where nothing has been stored."""
-    return tables.read(store, literal=True) if store.is_file() else pd.DataFrame({"name": []}, dtype=str)
+    """The stored rows; an empty table with the column `name` where nothing has been stored.
+
+    Raises:
+        RepcapError: the file is no such table.
+    """
+    if not store.is_file():
+        return pd.DataFrame({"name": []}, dtype=str)
+    table = tables.read(store, literal=True)
+    require(store, table, ["name"])
+    return table
+
+
+def require(store: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Refuse a table that lacks one of the columns: another file has taken the store's place."""
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise RepcapError(
+            f"{store}: no column {', '.join(map(repr, missing))}: not a table of this kind; restore it, or move it away"
+        )
 
 
 def keep(
@@ -40,6 +58,7 @@ def keep(
     with paths.locked(store):
         old = tables.read(store, types=str, literal=True) if store.is_file() else pd.DataFrame(columns=by, dtype=str)
         columns = list(gone.columns)
+        require(store, old, columns)
         others = old[~pd.MultiIndex.from_frame(old[columns]).isin(pd.MultiIndex.from_frame(gone))]
         parts = [part for part in (others, fresh) if len(part)]
         if not parts and not store.is_file():

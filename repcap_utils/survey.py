@@ -40,7 +40,7 @@ DIGITS = 8
 NOT_ASKED = "not asked"
 
 # columns that only models from the hub fill: without a type, empty ones would make floats of the others
-_HUB_TYPES = {"hub_id": str, "revision": str, "bytes_read": "Int64", "bytes_total": "Int64"}
+_HUB_TYPES = {"hub_id": str, "revision": str, "bytes_needed": "Int64", "bytes_total": "Int64"}
 
 Row = dict[str, object]
 
@@ -66,7 +66,7 @@ def measure(embedding: embeddings.Embedding) -> Row:
         "version": __version__,
         "hub_id": embedding.provenance.get("repo"),
         "revision": embedding.provenance.get("revision"),
-        "bytes_read": embedding.provenance.get("traffic"),
+        "bytes_needed": embedding.provenance.get("needed_bytes"),
         "bytes_total": embedding.provenance.get("total_bytes"),
     }
 
@@ -75,11 +75,13 @@ def read(store: Path = EPSILON) -> pd.DataFrame:
     """The stored rows of EPSILON, HISTOGRAMS or ISOTROPY.
 
     Raises:
-        RepcapError: the file is missing.
+        RepcapError: the file is missing, or another table.
     """
     if not store.is_file():
         raise RepcapError(f"no {store}: restore it from git, or run `make survey`")
-    return tables.read(store, types=_HUB_TYPES if store == EPSILON else None)
+    table = tables.read(store, types=_HUB_TYPES if store == EPSILON else None)
+    stores.require(store, table, ["name", *(["epsilon", "sha256"] if store == EPSILON else [])])
+    return table
 
 
 def keep(embedding: embeddings.Embedding) -> None:
@@ -187,15 +189,22 @@ def targets(names: Sequence[str] = (), *, hub: bool = True) -> list[Target]:
         hub: whether the models of the table, which are on the hub, belong to a survey without names.
 
     Raises:
-        RepcapError: a name that stands for nothing.
+        RepcapError: a name that stands for nothing; two revisions of one model.
     """
     default = [Target(name, model.title, model.hub_id) for name, model in models.registry().items()]
     table = tables.read(paths.PUBLISHED / "models.csv")
     published = [Target(row.hub_id, row.model, row.hub_id) for row in table.itertuples()]
     if not names:
         return default + published if hub else default
-    found = [target for name in names for target in _named(name, default + published)]
-    return list({target.name: target for target in found}.values())
+    found: dict[str, Target] = {}
+    for target in (target for name in names for target in _named(name, default + published)):
+        other = found.setdefault(target.name, target)
+        if other.revision != target.revision:
+            raise RepcapError(
+                f"two revisions of {target.name}: {other.revision or 'the default branch'} and "
+                f"{target.revision or 'the default branch'}; a survey keeps one row a model, name one"
+            )
+    return list(found.values())
 
 
 def _named(name: str, known: list[Target]) -> list[Target]:
@@ -243,9 +252,8 @@ def _check_default(target: Target) -> Check:
 def _check_hub(target: Target) -> Check:
     from repcap_utils import hub
 
-    names = embeddings.DECODER_TENSORS + embeddings.OTHER_TENSORS
     try:
-        found = hub.preflight(target.hub_id, names, target.revision)
+        found = hub.preflight(target.hub_id, embeddings.embedding_tensor, target.revision)
     except (RepcapError, OSError) as error:
         return Check(target, "unreachable", reason=_one_line(error))
     status, reason, size = found.status, found.reason, found.bytes_to_read
@@ -357,9 +365,6 @@ def _store(rows: _Rows) -> None:
     """Keep a model's rows; an earlier histogram stays where it is one of the same weights."""
     row, before = rows.epsilon, _stored(EPSILON).get(rows.epsilon["name"])
     is_same = before is not None and _version(row) is not None and _version(before) == _version(row)
-    if is_same and row["revision"] is not None:
-        # what the cache saves now was read from the network all the same
-        row = row | {"bytes_read": max(row["bytes_read"], before["bytes_read"])}
     if rows.histogram is not None or not is_same:
         stores.keep(HISTOGRAMS, rows.histogram or [], names=[row["name"]])
     stores.keep(ISOTROPY, rows.isotropy, digits=DIGITS)

@@ -23,6 +23,8 @@ from repcap_utils import embeddings, paths, stores, unembedding
 from repcap_utils.errors import RepcapError
 
 NAME = "tiny-untied"
+CONTROL = "tiny-untied-step-0"
+"""The same model before the first step of training: what chance gives."""
 RECIPE = "recipe.json"
 FACTS = paths.SURVEY / "tiny_untied.csv"
 
@@ -101,7 +103,6 @@ def train(folder: Path, recipe: Recipe | None = None, progress: Callable[[str], 
     try:
         # Sums in another order give other weights: one thread makes the run repeatable.
         torch.set_num_threads(1)
-        torch.manual_seed(recipe.seed)
         model = _model(transformers, recipe)
         losses = _fit(model, ids, recipe, progress)
     finally:
@@ -121,6 +122,21 @@ def train(folder: Path, recipe: Recipe | None = None, progress: Callable[[str], 
     }
     _write(folder, model, tokenizer, facts)
     return folder
+
+
+def untrained(recipe: Recipe | None = None) -> embeddings.Embedding:
+    """The two matrices that the training of `train` starts from, under the name CONTROL.
+
+    Raises:
+        RepcapError: transformers is missing.
+    """
+    recipe = recipe or Recipe()
+    with torch.random.fork_rng(devices=[]):
+        model = _model(_libraries()[0], recipe)
+    weight, head = (part.weight.detach() for part in (model.get_input_embeddings(), model.get_output_embeddings()))
+    return embeddings.Embedding(
+        weight, None, head, False, CONTROL, recipe.d_model, "float32", {"source": "memory"}, "different", recipe.rows
+    )
 
 
 def _libraries():
@@ -149,6 +165,8 @@ def _tokenizer(tokenizers, text: str, rows: int):
 
 
 def _model(transformers, recipe: Recipe):
+    """The model as it starts, by the seed of the recipe."""
+    torch.manual_seed(recipe.seed)
     config = transformers.LlamaConfig(
         vocab_size=recipe.rows,
         hidden_size=recipe.d_model,
@@ -220,6 +238,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     folder = train(paths.models_dir() / NAME, progress=logging.info)
     unembedding.measure(embeddings.load(folder))
+    unembedding.measure(untrained())
     facts = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     stores.keep(FACTS, [{"name": NAME, "quantity": key, "value": str(value)} for key, value in facts.items()])
 

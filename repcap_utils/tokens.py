@@ -5,6 +5,7 @@ space), SentencePiece writes `▁` for a space and `<0xE8>` for a lone byte, Wor
 """
 
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,6 +17,8 @@ _MARKERS = {"byte-level": "Ġ", "sentencepiece": "▁", "wordpiece": "##"}
 _ESCAPES = {" ": "␣", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # bytes.decode(errors="surrogateescape") turns byte 0xNN that is no UTF-8 into U+DCNN.
 _LONE_BYTE = re.compile("[\udc80-\udcff]")
+_WRITTEN_OUT = re.compile("<U\\+([0-9A-F]{4,6}(?: [0-9A-F]{4,6})*)>")
+_LESS = "<U+003C>"
 _BRACKETED = re.compile(r"\[[^\]\s]+\]|<[^>]+>")
 
 
@@ -59,14 +62,23 @@ def drawable(label: str) -> str:
     """The label in characters that the figures' font has, with `$` safe from matplotlib's mathematics.
 
     Other characters are shown by their code points, as `<U+5973 738B>`: no font that comes with matplotlib has all
-    scripts, and a figure must not depend on the fonts of a machine.
+    scripts, and a figure must not depend on the fonts of a machine. A label that holds such text itself is shown with
+    its `<` as a code point, so that labels that differ stay different.
     """
     glyphs = _glyphs()
     shown = []
-    for drawn, run in groupby(label, lambda character: ord(character) in glyphs):
+    for drawn, run in groupby(_WRITTEN_OUT.sub(_escaped, label), lambda character: ord(character) in glyphs):
         characters = "".join(run)
         shown.append(characters if drawn else f"<U+{' '.join(f'{ord(character):04X}' for character in characters)}>")
     return "".join(shown).replace("$", r"\$")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """Text that reads like what `drawable` writes, unlike it; the code points that `labels` writes stay."""
+    numbers = [int(number, 16) for number in match[1].split()]
+    is_ours = all(number <= sys.maxunicode and unicodedata.category(chr(number))[0] not in "CZ" for number in numbers)
+    is_missing = not any(number in _glyphs() for number in numbers)
+    return match[0].replace("<", _LESS) if match[0] == _LESS or (is_ours and is_missing) else match[0]
 
 
 @lru_cache

@@ -124,7 +124,7 @@ def test_epsilon_in_words(tmp_path):
     text = runner.invoke(cli.app, ["epsilon", str(model_file(tmp_path, lm_head=False))]).output
     for line in (
         "  read from  safetensors model.safetensors, tensor model.embed_tokens.weight",
-        "  head       tied: a head is stored, and equal bit for bit",
+        "  head       tied: a head is stored, and equal in value",
         "  V x d_model         400 x 32",
         "  zero                     1 (7 't7')",
         "  beyond the tokenizer     10 (390 '<row 390>', 391",
@@ -145,7 +145,7 @@ def test_the_unembedding_is_measured_on_request(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("heads", "reason"), [({}, "no head is stored"), ({"lm_head": False}, "a head is stored, and equal bit for bit")]
+    ("heads", "reason"), [({}, "no head is stored"), ({"lm_head": False}, "a head is stored, and equal in value")]
 )
 def test_a_tied_model_has_no_unembedding_to_measure(tmp_path, heads, reason):
     result = runner.invoke(cli.app, ["epsilon", str(model_file(tmp_path, **heads)), "--unembedding"])
@@ -157,7 +157,8 @@ def test_a_damaged_tokenizer_does_not_stop_epsilon(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     facts = epsilon_json(model_file(tmp_path))
     assert "tokenizer.json: not a vocabulary" in facts["tokenizer"]
-    assert facts["rows"]["padded"]["count"] == 0
+    assert (facts["rows"]["padded"], facts["padding_told_by"]) == (None, None)
+    assert "  unknown (tokenizer not read)" in runner.invoke(cli.app, ["epsilon", str(tmp_path)]).output
 
 
 def test_epsilon_of_equal_rows_has_nothing_to_remove(tmp_path):

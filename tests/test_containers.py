@@ -215,9 +215,9 @@ def test_weights_in_a_subfolder_are_pointed_to(tmp_path):
     ("content", "mentions"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "a git-lfs pointer, not the weights"),
-        (b"<!DOCTYPE html>\n<html>", "an HTML page, not weights"),
-        (b"\n  <HTML><body>Sign in", "an HTML page, not weights"),
-        (b'<?xml version="1.0"?><Error>', "an XML page, not weights"),
+        (b"<!DOCTYPE html>\n<html>", "an HTML page, not the weights"),
+        (b"\n  <HTML><body>Sign in", "an HTML page, not the weights"),
+        (b'<?xml version="1.0"?><Error>', "an XML page, not the weights"),
     ],
 )
 @pytest.mark.parametrize(

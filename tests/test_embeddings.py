@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from repcap_utils import embeddings, hub, models
-from repcap_utils.containers import Entry
+from repcap_utils.containers import Entry, VocabularyError
 from repcap_utils.errors import RepcapError
 from repcap_utils.similarity import cosine_moments, random_floor
 
@@ -339,7 +339,9 @@ SIZES = {"vocab_size": 12, "hidden_size": 4}
         (SIZES, "narrow", "columns are a part of the model's 4: one of several shards by columns"),
         (SIZES, "part", "its 6 rows are fewer than the 12 tokens"),
         (SIZES, "small", "disagrees with the configuration in both sizes: 12 x 4"),
-        (SIZES, "odd", "upright"),
+        (SIZES, "odd", "its 3 columns are a part of the model's 4"),
+        (SIZES | {"emb_dim": 3}, "odd", "upright"),
+        ({"vocab_size": 12, "hidden_size": 2}, "odd", "upright"),
         ({"vocab_size": 10, "n_embd": 4}, "tall", "upright"),
         ({"vocab_size": 10, "n_embd": 4}, "wide", "turned"),
         ({"hidden_size": 8, "word_embed_proj_dim": 4, "vocab_size": 12}, "tall", "upright"),
@@ -362,11 +364,84 @@ def test_shapes_are_checked_against_the_configuration(tmp_path, config, shape, e
         assert "model.embed_tokens.weight" in refused(folder, mentions=expected)
         plain = embeddings.load(folder, tensor="model.embed_tokens.weight")
         assert tuple(plain.weight.shape) == SHAPES[shape]
+        assert expected in plain.notes[0] and len(plain.notes) == 1
         return
     found = embeddings.load(folder)
     rows = SHAPES[shape] if expected == "upright" else SHAPES[shape][::-1]
     assert (tuple(found.weight.shape), found.d_model) == (rows, rows[1])
     assert found.provenance["transposed"] is (expected == "turned")
+
+
+def test_a_width_that_disagrees_is_noted(tmp_path):
+    folder = checkpoint(tmp_path / "m", {"vocab_size": 12, "hidden_size": 2}, model__embed_tokens="odd")
+    assert embeddings.load(folder).notes == (
+        "tensor model.embed_tokens.weight is read as it is: its 3 columns are not 2",
+    )
+    assert embeddings.load(checkpoint(tmp_path / "n", SIZES, model__embed_tokens="tall")).notes == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("consolidated.00.pth", "consolidated.01.pth"),
+        ("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"),
+        ("mp_rank_00/model.pt", "mp_rank_01/model.pt"),
+    ],
+)
+def test_parts_of_a_model_split_between_devices_are_refused(tmp_path, names):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        torch.save({"tok_embeddings.weight": torch.ones(12, 2)}, tmp_path / name)
+    reason = "one of 2 parts of a model that is split by columns or rows"
+    refused(tmp_path / names[1], mentions=reason)
+    if "/" not in names[0]:
+        refused(tmp_path, mentions=reason)
+
+
+def test_the_original_layout_states_its_sizes_in_params_json(tmp_path):
+    torch.save({"tok_embeddings.weight": torch.randn(12, 2)}, tmp_path / "consolidated.00.pth")
+    (tmp_path / "params.json").write_text(json.dumps({"dim": 4, "vocab_size": -1}))
+    refused(tmp_path, mentions="its 2 columns are a part of the model's 4")
+    (tmp_path / "params.json").write_text(json.dumps({"dim": 2, "vocab_size": 12}))
+    assert (embeddings.load(tmp_path).d_model, embeddings.load(tmp_path).vocab_size) == (2, 12)
+
+
+def test_a_matrix_left_unused_is_named(tmp_path):
+    names = ("model.embed_tokens.weight", "ema.model.embed_tokens.weight")
+    weight = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    save_file({names[0]: weight, names[1]: weight.clone()}, tmp_path / "model.safetensors")
+    assert embeddings.load(tmp_path).notes == ()
+    save_file({names[0]: weight, names[1]: -weight}, tmp_path / "model.safetensors")
+    found = embeddings.load(tmp_path)
+    assert found.provenance["tensor"] == names[0]
+    assert found.notes == (f"also there, of the same size, and not used: {names[1]}; --tensor reads it",)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize(
+    ("head", "rows"),
+    [
+        (MATRIX.T.copy(), ROWS),
+        (np.concatenate([MATRIX, np.zeros((24, COLUMNS), np.float32)]), ROWS),
+        (np.concatenate([MATRIX, np.zeros((24, COLUMNS), np.float32)]).T.copy(), ROWS),
+        (MATRIX[:-6], ROWS - 6),
+        (MATRIX.astype(np.float64), ROWS),
+    ],
+)
+@pytest.mark.parametrize("config", [None, {"vocab_size": ROWS, "hidden_size": COLUMNS}])
+def test_an_equal_head_is_equal_however_it_is_stored(tmp_path, keep, head, rows, config):
+    tensors = {"model.embed_tokens.weight": torch.from_numpy(MATRIX), "lm_head.weight": torch.from_numpy(head)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    found = embeddings.load(tmp_path, unembedding=keep)
+    assert (found.head, found.tied, found.head_rows, found.unembedding) == ("equal", True, rows, None)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].clone()
+    tensors["lm_head.weight"][COLUMNS // 2, 0] += 1.0
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = embeddings.load(tmp_path, unembedding=keep)
+    assert (found.head, found.tied) == ("different", False)
+    assert found.unembedding is None or found.unembedding.shape[1] == COLUMNS
 
 
 def test_a_transposed_pair_is_turned_and_compared(tmp_path):
@@ -456,7 +531,7 @@ def test_the_format_hardly_moves_epsilon(tmp_path, clusters, storage):
 
 
 class Remote:
-    """A stand-in for a hub repository: one head, of which only the first rows may be read."""
+    """A stand-in for a hub repository: one head, of which only a sample may be read."""
 
     format, is_encoder, config, repo_id, revision = "safetensors", False, {}, "owner/name", "c0ffee"
     path, traffic, total_bytes = Path("/cache/owner--name"), 12345, 10**9
@@ -476,8 +551,15 @@ class Remote:
         self.whole.append(name)
         return self.tensors[name]
 
-    def first_rows(self, name, count):
-        return self.tensors[name][:count]
+    def sample(self, name, count):
+        index = torch.tensor([0, 1, count - 1])
+        return index, self.tensors[name][index]
+
+    def is_costly(self, name):
+        return False
+
+    def needed_bytes(self, name):
+        return 23456
 
     def file_of(self, name):
         return self.path / "model.safetensors"
@@ -489,9 +571,9 @@ class Remote:
 @pytest.mark.parametrize(
     ("equal", "keep", "head", "compared", "whole"),
     [
-        (False, False, "different", 16, 1),
+        (False, False, "different", 3, 1),
         (False, True, "different", len(MATRIX), 2),
-        (True, False, "equal", 16, 1),
+        (True, False, "equal", 3, 1),
         (True, True, "equal", len(MATRIX), 2),
     ],
 )
@@ -542,7 +624,10 @@ def tokenizer(vocabulary: object, added: list | None = None) -> str:
         ({"vocab__json": '{"c": 2, "a": 0, "b": 1}'}, ["a", "b", "c"]),
         ({"tokenizer__json": tokenizer({"b": 1, "a": 0}, [{"id": 2, "content": "<e>"}])}, ["a", "b", "<e>"]),
         ({"tokenizer__json": tokenizer([["a", -1.0], ["b", -2.0], ["c", -3.0]])}, ["a", "b", "c"]),
-        ({"vocab__txt": "a"}, ["a", "<row 1>", "<row 2>"]),
+        ({"vocab__txt": "a\nb"}, ["a", "b", "<row 2>"]),
+        ({"vocab__json": '{"a": 0, "b": 1}', "added_tokens__json": '{"<e>": 2}'}, ["a", "b", "<e>"]),
+        ({"vocab__txt": "a\nb", "added_tokens__json": '{"<e>": 2}'}, ["a", "b", "<e>"]),
+        ({"tokenizer__json": tokenizer({"a": 0, "b": 1}), "added_tokens__json": '{"x": 1}'}, ["a", "b", "<row 2>"]),
         ({"vocab__txt": "a\nb\nc\nd\ne\n"}, ["a", "b", "c"]),
         ({"vocab__json": '{"a": 0, "far": 4000000000, "c": 2}'}, ["a", "<row 1>", "c"]),
         ({"vocabulary__json": '["\\ud800", "é", "c"]'}, ["?", "é", "c"]),
@@ -566,6 +651,30 @@ def test_a_vocabulary_in_no_known_form_is_refused(tmp_path, content):
     folder_with(tmp_path, 3, tokenizer__json=content)
     refused(tmp_path, mentions="tokenizer.json: not a vocabulary in a known form")
     assert embeddings.load(tmp_path, tokens=False).weight.shape == (3, 3)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 231508\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "mentions"),
+    [
+        ({"vocab__txt": POINTER}, "vocab.txt: a git-lfs pointer, not the vocabulary"),
+        ({"tokenizer__json": POINTER}, "tokenizer.json: a git-lfs pointer, not the vocabulary"),
+        ({"vocab__txt": "<!DOCTYPE html>\n<html>\n</html>\n"}, "vocab.txt: an HTML page, not the vocabulary"),
+        ({"vocab__txt": ""}, "vocab.txt: holds no tokens"),
+        ({"vocab__json": "{}"}, "vocab.json: holds no tokens"),
+        ({"vocab__json": "[]"}, "vocab.json: holds no tokens"),
+        ({"vocab__txt": "a"}, "the vocabulary has tokens for 1 of 3 rows"),
+        ({"tokenizer__json": tokenizer(["abc", "de"])}, "tokenizer.json: not a vocabulary in a known form"),
+        ({"vocab__json": '{"a": 0}', "added_tokens__json": POINTER}, "added_tokens.json: a git-lfs pointer"),
+    ],
+)
+def test_a_damaged_vocabulary_is_no_tokenizer(tmp_path, files, mentions):
+    folder = folder_with(tmp_path, 3, **files)
+    with pytest.raises(VocabularyError, match=mentions.replace(".", r"\.")):
+        embeddings.load(folder)
+    assert embeddings.load(folder, tokens=False).weight.shape == (3, 3)
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------
@@ -614,9 +723,9 @@ def test_a_gguf_encoder_is_not_called_tied(tmp_path):
 
 
 def test_gguf_token_bytes_that_are_not_utf8_become_text(tmp_path):
-    path = write_gguf(tmp_path / "m.gguf", {"token_embd.weight": (MATRIX, F32)}, tokens=["ab", "QQ"])
+    path = write_gguf(tmp_path / "m.gguf", {"token_embd.weight": (MATRIX[:3], F32)}, tokens=["ab", "QQ"])
     path.write_bytes(path.read_bytes().replace(b"QQ", b"\xff\xfe"))
-    assert embeddings.load(path).tokens[:3] == ["ab", "\ufffd\ufffd", "<row 2>"]
+    assert embeddings.load(path).tokens == ["ab", "\ufffd\ufffd", "<row 2>"]
 
 
 def test_a_gguf_without_the_tensor_lists_what_it_has(tmp_path):

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import math
 import os
 import signal
 import struct
@@ -15,10 +16,11 @@ import pytest
 import torch
 from hub_server import HubServer, Trouble, sharded, single
 from huggingface_hub import constants, hf_hub_url
+from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils import close_session
 from safetensors import safe_open
 
-from repcap_utils import embeddings, hub, paths
+from repcap_utils import containers, embeddings, hub, paths
 from repcap_utils.errors import RepcapError
 
 REPO = "owner/name"
@@ -26,6 +28,8 @@ NAME = "model.embed_tokens.weight"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 CHUNK = 1 << 15
 SLACK = 1 << 20
+FEW = 4 << 10
+"""Bytes of the small files and headers of these repositories."""
 FILE, API = "/resolve/", "/api/models/"
 
 
@@ -108,7 +112,7 @@ def test_one_tensor_of_a_single_file(server, dtype, cdn):
     assert container.config == {"vocab_size": 1000}
     assert container.total_bytes == len(server.repos[REPO].commits[commit][SINGLE])
     size = weight.numel() * weight.element_size()
-    assert size <= container.traffic <= server.sent <= size + SLACK
+    assert size <= container.traffic <= server.sent <= size + FEW
     assert server.sent < container.total_bytes / 2
 
 
@@ -119,7 +123,7 @@ def test_only_the_needed_shard_is_touched(server):
     assert same(container.read(NAME), EMBEDDING)
     assert container.file_of(NAME).name == "model-00002-of-00003.safetensors"
     assert not server.asked("00001-of") and not server.asked("00003-of")
-    assert server.sent <= EMBEDDING.numel() * 2 + SLACK
+    assert server.sent <= EMBEDDING.numel() * 2 + FEW
     assert container.total_bytes == sum(len(content) for name, content in files.items() if name != INDEX)
 
 
@@ -140,7 +144,7 @@ def test_every_request_for_a_file_names_the_commit(server):
 def test_header_around_100_kb(server, length):
     server.add(REPO, {SINGLE: single(WEIGHTS, pad_to=length)})
     assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
-    assert server.sent <= EMBEDDING.numel() * 2 + SLACK
+    assert server.sent <= EMBEDDING.numel() * 2 + length + FEW
 
 
 @pytest.mark.parametrize("chunk", [8, 1000, EMBEDDING.numel() * 2, 1 << 22])
@@ -151,24 +155,53 @@ def test_chunks_of_any_size(server, monkeypatch, chunk):
     assert same(hub.open_repo(REPO).read(NAME), weight)
 
 
-@pytest.mark.parametrize("count", [1, 40, 1000, 2000])
-def test_first_rows_read_no_more(server, monkeypatch, count):
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (1, [0]),
+        (3, [0, 1, 2]),
+        (7, [0, 1, 2, 3, 4, 5, 6]),
+        (40, [0, 1, 2, 3, 12, 13, 14, 15, 24, 25, 26, 27, 36, 37, 38, 39]),
+        (1000, [*range(4), *range(332, 336), *range(664, 668), *range(996, 1000)]),
+        (2000, [*range(4), *range(332, 336), *range(664, 668), *range(996, 1000)]),
+    ],
+)
+def test_a_sample_is_spread_and_reads_no_more(server, monkeypatch, count, expected):
     server.add(REPO, {SINGLE: single(WEIGHTS)})
     container = hub.open_repo(REPO)
     before = container.traffic
-    assert same(container.first_rows(NAME, count), EMBEDDING[:count])
-    assert container.traffic - before == min(count, 1000) * 64 * 2
-    assert container.is_cached(NAME) is (count >= 1000)
+    index, rows = container.sample(NAME, count)
+    assert index.tolist() == expected
+    assert same(rows, EMBEDDING[expected])
+    assert container.traffic - before <= 16 * 64 * 2
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert same(hub.open_repo(REPO).first_rows(NAME, count), EMBEDDING[:count])
+    assert same(hub.open_repo(REPO).sample(NAME, count)[1], rows)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     assert same(container.read(NAME), EMBEDDING)
 
 
-def test_first_rows_of_float8_are_scaled(server):
-    weight, scale = matrix(300, 200, torch.float32).to(torch.float8_e4m3fn), torch.full((300,), 2.0)
-    server.add(REPO, {SINGLE: single({NAME: weight, f"{NAME}_scale": scale})})
-    assert torch.equal(hub.open_repo(REPO).first_rows(NAME, 5), 2 * weight[:5].float())
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.bfloat16, 16), (torch.float32, 8), (torch.float64, 4)])
+def test_a_sample_of_wide_rows_is_small(server, dtype, rows):
+    wide = matrix(40, 16384, dtype)
+    server.add(REPO, {SINGLE: single({NAME: wide})})
+    container = hub.open_repo(REPO)
+    before = container.traffic
+    index, found = container.sample(NAME, 40)
+    assert same(found, wide[index]) and len(index) == rows
+    assert (index[0], index[-1]) == (0, 39)
+    assert container.traffic - before <= SLACK / 2
+
+
+@pytest.mark.parametrize("shape", [(), (300,), (300, 1), (3, 2), (150, 4)])
+def test_a_sample_of_float8_is_scaled_by_its_own_rows(server, shape):
+    weight = matrix(300, 200, torch.float32).to(torch.float8_e4m3fn)
+    scale = torch.rand(shape, generator=torch.Generator().manual_seed(1)) + 0.5
+    server.add(REPO, {SINGLE: single({NAME: weight, f"{NAME}_scale": scale, "z.last": ballast()})})
+    container = hub.open_repo(REPO)
+    before = container.traffic
+    index, rows = container.sample(NAME, 300)
+    assert container.traffic - before <= 16 * (200 + 16)
+    assert torch.equal(rows, container.read(NAME)[index])
 
 
 def test_an_empty_tensor_and_a_number(server):
@@ -216,7 +249,7 @@ def test_load_takes_a_hub_id(server):
     assert embedding.name == REPO
     assert embedding.provenance["source"] == "hub"
     assert embedding.provenance["revision"] == commit
-    assert EMBEDDING.numel() * 2 <= embedding.provenance["traffic"] <= server.sent <= EMBEDDING.numel() * 2 + SLACK
+    assert EMBEDDING.numel() * 2 <= embedding.provenance["traffic"] <= server.sent <= EMBEDDING.numel() * 2 + FEW
 
 
 def test_an_equal_head_costs_no_second_tensor(server):
@@ -310,7 +343,7 @@ def test_two_readers_read_once(server):
     for thread in threads:
         thread.join()
     assert [same(weight, EMBEDDING) for weight in read] == [True] * 3
-    assert server.sent <= EMBEDDING.numel() * 2 + SLACK / 8
+    assert server.sent <= EMBEDDING.numel() * 2 + 3 * FEW
 
 
 def test_a_cache_that_cannot_be_written(server, tmp_path, monkeypatch):
@@ -500,6 +533,67 @@ def test_one_failure_then_success(server, where, status):
     assert not server.troubles[0].times
 
 
+SMALL = {SINGLE: single(WEIGHTS), "config.json": b'{"vocab_size": 1000}', "tokenizer.json": b"{}"}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [Trouble(API, cut=5), Trouble("config.json", cut=5), Trouble("config.json", 429), Trouble("config.json", 500)],
+)
+def test_a_small_file_is_asked_for_again(server, trouble):
+    server.add(REPO, SMALL)
+    server.troubles.append(Trouble(**vars(trouble) | {"times": 1}))
+    container = hub.open_repo(REPO)
+    assert container.config == {"vocab_size": 1000}
+    assert same(container.read(NAME), EMBEDDING)
+    assert not server.troubles[0].times
+
+
+def test_a_line_lost_before_a_small_file_is_taken_up_again(server, monkeypatch):
+    server.add(REPO, SMALL)
+    container, download, lost = hub.open_repo(REPO), hub.hf_hub_download, [1, 1]
+
+    def breaking(*args, **options):
+        if lost:
+            lost.pop()
+            try:
+                raise HTTPError("Server disconnected without sending a response.")
+            except HTTPError as error:
+                raise LocalEntryNotFoundError("no connection") from error
+        return download(*args, **options)
+
+    monkeypatch.setattr(hub, "hf_hub_download", breaking)
+    assert container.config == {"vocab_size": 1000}
+    assert not lost
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "words"),
+    [
+        (404, {}, "is not there (404)"),
+        (404, {"X-Error-Code": "RepoNotFound"}, "is not there (404)"),
+        (410, {}, "is not there (410)"),
+        (401, {"X-Error-Code": "RepoNotFound"}, "wants a login"),
+    ],
+)
+@pytest.mark.parametrize("file", ["config.json", SINGLE])
+def test_a_repository_that_was_listed_is_not_said_to_be_absent(server, status, headers, words, file):
+    server.add(REPO, SMALL)
+    server.troubles.append(Trouble(f"{FILE}.*{file}", status, headers))
+    message = refused(lambda: hub.open_repo(REPO).config, file, words)
+    assert "no such repository" not in message
+
+
+@pytest.mark.parametrize("status", [404, 403, 500])
+def test_a_tokenizer_that_cannot_be_had_is_no_error_of_the_weights(server, monkeypatch, status):
+    monkeypatch.setattr(hub.time, "sleep", lambda _seconds: None)
+    server.add(REPO, SMALL)
+    server.troubles.append(Trouble("tokenizer.json", status))
+    with pytest.raises(containers.VocabularyError, match=r"tokenizer.json"):
+        embeddings.load(REPO)
+    assert same(embeddings.load(REPO, tokens=False).weight, EMBEDDING)
+
+
 @pytest.mark.parametrize(("asked", "waited"), [("7", 7.0), ("100000", 60.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.01)])
 def test_retry_after_is_honoured(server, monkeypatch, asked, waited):
     server.add(REPO, {SINGLE: single(WEIGHTS)})
@@ -515,7 +609,7 @@ def test_a_large_file_is_not_downloaded_from_a_server_without_ranges(server):
     server.ignores_ranges = True
     container = hub.open_repo(REPO)
     refused(lambda: container.read(NAME), "ignores byte ranges", "HF_ENDPOINT")
-    refused(lambda: container.first_rows(NAME, 10), "ignores byte ranges", "HF_ENDPOINT")
+    refused(lambda: container.sample(NAME, 10), "ignores byte ranges", "HF_ENDPOINT")
     assert container.traffic <= SLACK
 
 
@@ -523,9 +617,9 @@ def test_a_small_file_is_read_from_a_server_without_ranges(server):
     server.add(REPO, {SINGLE: single({"a": matrix(10, 10), NAME: EMBEDDING, "z": matrix(10, 10)})})
     server.ignores_ranges = True
     container = hub.open_repo(REPO)
-    assert same(container.first_rows(NAME, 10), EMBEDDING[:10])
+    assert same(container.sample(NAME, 10)[1], EMBEDDING[:10])
     assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
-    assert container.traffic <= EMBEDDING.numel() * 2 + SLACK
+    assert container.traffic <= EMBEDDING.numel() * 2 + 2 * server.slice_bytes + FEW
     server.add("owner/cut", {SINGLE: single({NAME: EMBEDDING})})
     hub.open_repo("owner/cut")
     server.troubles.append(Trouble("owner/cut.*safetensors", cut=50_000, times=5))
@@ -562,6 +656,12 @@ ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
         (with_header({NAME: ENTRY | {"shape": "two"}}), ["not one of safetensors"]),
         (with_header({NAME: ENTRY | {"data_offsets": [16, 0]}}), ["not one of safetensors"]),
         (with_header({NAME: {"dtype": "F32"}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": "22"}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": [math.inf, 2]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": [2.0, 2]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"shape": [True, 4]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"data_offsets": [0, 16.0]}}), ["not one of safetensors"]),
+        (with_header({NAME: ENTRY | {"dtype": ["F32"]}}), ["not one of safetensors"]),
         (with_header({NAME: ENTRY | {"shape": [2, 3]}}), ["do not fit", NAME]),
         (with_header({NAME: ENTRY | {"shape": [25, 4], "data_offsets": [0, 400]}}), ["do not fit", NAME]),
     ],
@@ -607,6 +707,15 @@ def test_no_such_tensor_lists_candidates(server):
 def test_integers_are_refused(server):
     server.add(REPO, {SINGLE: single({"a": torch.zeros(4, 4, dtype=torch.int32)})})
     refused(lambda: hub.open_repo(REPO).read("a"), "I32", "bfloat16")
+
+
+def test_several_files_without_an_index_are_listed(server):
+    server.add(REPO, {"one.safetensors": single(WEIGHTS), "two.safetensors": single(WEIGHTS)})
+    refused(lambda: hub.open_repo(REPO), "no index", "one.safetensors, two.safetensors", "hf download")
+
+
+def test_a_mistyped_path_is_said_to_be_none(server):
+    refused(lambda: embeddings.load("models/foo"), "no such repository", "no such path here")
 
 
 def test_no_weights(server):
@@ -781,17 +890,23 @@ def test_two_revisions_are_refused(server):
     refused(lambda: hub.open_repo("gpt2"), "owner/name")
 
 
+def choose(container: hub.HubContainer) -> str:
+    if NAME not in container.names():
+        raise RepcapError("no tensor")
+    return NAME
+
+
 def test_preflight_of_a_model(server):
     files = sharded([{"a": ballast()}, {NAME: EMBEDDING}])
     commit = server.add(REPO, files)
-    plan = hub.preflight(REPO, ["nosuch", NAME, "a"])
+    plan = hub.preflight(REPO, choose)
     total = sum(len(content) for name, content in files.items() if name != INDEX)
     assert plan == hub.Preflight(
         REPO, commit, "reachable", NAME, (1000, 64), "bfloat16", EMBEDDING.numel() * 2, False, total, ""
     )
-    assert server.sent < SLACK / 8, "index and header only"
+    assert server.sent < FEW, "index and header only"
     hub.open_repo(REPO).read(NAME)
-    assert hub.preflight(REPO, [NAME]).cached
+    assert hub.preflight(REPO, choose).cached
 
 
 @pytest.mark.parametrize(
@@ -811,7 +926,7 @@ def test_preflight_of_a_refusal(server, monkeypatch, trouble, status, files):
     monkeypatch.setattr(hub.time, "sleep", lambda _seconds: None)
     server.add(REPO, files)
     server.troubles.append(Trouble(**vars(trouble)))
-    plan = hub.preflight(REPO, [NAME])
+    plan = hub.preflight(REPO, choose)
     assert plan.status == status
     assert plan.reason and "\n" not in plan.reason
     assert plan.bytes_to_read is None
@@ -819,18 +934,18 @@ def test_preflight_of_a_refusal(server, monkeypatch, trouble, status, files):
 
 def test_preflight_of_what_cannot_be_read(server):
     server.add("owner/pickled", pickled_shards())
-    plan = hub.preflight("owner/pickled", [NAME])
+    plan = hub.preflight("owner/pickled", choose)
     assert plan.status == "pickled only"
     assert plan.total_bytes == sum(len(content) for name, content in pickled_shards().items() if name.endswith(".bin"))
     assert "--allow-download" in plan.reason
     server.add("owner/empty", {"README.md": b""})
-    assert hub.preflight("owner/empty", [NAME]).status == "absent"
+    assert hub.preflight("owner/empty", choose).status == "absent"
     server.add("owner/damaged", {SINGLE: with_length(0)})
-    plan = hub.preflight("owner/damaged", [NAME])
+    plan = hub.preflight("owner/damaged", choose)
     assert (plan.status, plan.bytes_to_read) == ("reachable", None)
     assert "not an intact safetensors file" in plan.reason
     server.add("owner/strange", {SINGLE: single({"x": EMBEDDING})})
-    plan = hub.preflight("owner/strange", [NAME])
+    plan = hub.preflight("owner/strange", choose)
     assert (plan.status, plan.tensor) == ("reachable", None)
     assert "no tensor" in plan.reason
 
@@ -850,7 +965,59 @@ def test_a_head_costs_little_however_wide_the_model_is(server):
     config = json.dumps({"vocab_size": 40, "hidden_size": 16384}).encode()
     server.add(REPO, sharded([{NAME: wide}, {"lm_head.weight": head}]) | {"config.json": config})
     assert embeddings.load(REPO, unembedding=False).head == "different"
-    assert server.sent <= wide.nbytes + SLACK
+    assert server.sent <= wide.nbytes + 16 * 16384 * 2 + FEW
+
+
+def heads(**tensors: torch.Tensor) -> dict[str, bytes]:
+    config = json.dumps({"vocab_size": 1000, "hidden_size": 64}).encode()
+    return {SINGLE: single(tensors), "config.json": config}
+
+
+def test_an_equal_start_does_not_make_a_head_equal(server):
+    head = EMBEDDING.clone()
+    head[16:] = matrix(seed=5)[16:]
+    server.add(REPO, heads(**{NAME: EMBEDDING, "lm_head.weight": head}))
+    assert (embeddings.load(REPO, unembedding=False).head, embeddings.load(REPO).head) == ("different", "different")
+
+
+def test_a_head_in_float8_is_sampled(server):
+    weight, head = (matrix(20000, 64, torch.float32, seed).to(torch.float8_e4m3fn) for seed in (0, 1))
+    server.add(REPO, heads(**{NAME: weight, "lm_head.weight": head}))
+    assert embeddings.load(REPO, unembedding=False).head == "different"
+    assert server.sent <= weight.numel() + 16 * 64 + FEW
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_transposed_head_is_compared_on_request_alone(server, turned):
+    weight = EMBEDDING.T.contiguous() if turned else EMBEDDING
+    server.add(REPO, heads(**{NAME: weight, "lm_head.weight": EMBEDDING.T.contiguous()}))
+    found = embeddings.load(REPO, unembedding=False)
+    assert (found.head, found.tied, found.provenance["transposed"]) == ("not compared", None, turned)
+    assert server.sent <= weight.nbytes + FEW
+    assert embeddings.load(REPO).head == "equal"
+
+
+def test_no_pickled_shard_is_fetched_for_the_head_alone(server):
+    files = pickled_shards()
+    names = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"]
+    files[names[0]] = pickled({"lm_head.weight": ballast()})
+    weight_map = {"lm_head.weight": names[0], NAME: names[1]}
+    files["pytorch_model.bin.index.json"] = json.dumps({"weight_map": weight_map}).encode()
+    server.add(REPO, files)
+    found = embeddings.load(REPO, allow_download=True, unembedding=False)
+    assert (found.head, found.tied) == ("not compared", None)
+    assert not server.asked("00001-of")
+    assert found.provenance["needed_bytes"] == found.provenance["traffic"]
+    assert embeddings.load(REPO, allow_download=True).head == "different"
+
+
+def test_needed_bytes_do_not_depend_on_the_cache(server):
+    files = sharded([{"a": ballast()}, {NAME: EMBEDDING, "lm_head.weight": EMBEDDING.clone()}])
+    server.add(REPO, files | {"config.json": b'{"vocab_size": 1000, "hidden_size": 64}'})
+    first = embeddings.load(REPO, unembedding=False).provenance
+    again = embeddings.load(REPO, unembedding=False).provenance
+    assert first["needed_bytes"] == again["needed_bytes"] == first["traffic"] - 16 * 64 * 2
+    assert again["traffic"] == 0
 
 
 def test_a_home_that_is_a_file_is_told(server, tmp_path, monkeypatch):

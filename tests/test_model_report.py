@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -41,6 +42,46 @@ def test_facts_are_json_and_lines_are_text(embedding):
     assert all(line and "\n" not in line for line in text)
     headings = [line for line in text if not line.startswith(" ")]
     assert len(headings) == 6
+
+
+@pytest.mark.parametrize(
+    ("note", "vocab_size", "line", "count", "told_by"),
+    [
+        (None, None, "beyond the tokenizer     unknown (no tokenizer)", None, None),
+        (None, 300, "beyond the tokenizer     unknown (no tokenizer)", None, None),
+        ("not read from the hub; --tokens does", 300, "unknown (tokenizer not read; --tokens)", None, None),
+        ("vocab.txt: holds no tokens", None, "unknown (tokenizer not read)", None, None),
+        (None, 290, "beyond the configuration's vocab_size  10 (290,", 10, "configuration"),
+    ],
+)
+def test_padding_is_not_told_where_nobody_knows_it(embedding, note, vocab_size, line, count, told_by):
+    found = model_report.facts(replace(embedding, vocab_size=vocab_size), note=note)
+    assert found["padding_told_by"] == told_by
+    assert (found["rows"]["padded"] or {}).get("count") == count
+    assert any(line in text for text in model_report.lines(found))
+
+
+def test_padding_is_told_by_the_tokenizer_first(embedding):
+    tokens = [f"t{row}" if row < 295 else f"<row {row}>" for row in range(300)]
+    found = model_report.facts(replace(embedding, tokens=tokens, vocab_size=290))
+    assert (found["padding_told_by"], found["rows"]["padded"]["count"]) == ("tokenizer", 5)
+
+
+@pytest.mark.parametrize("weight", [torch.eye(4), torch.eye(4) - 0.25, torch.tensor([[1.0, 0.0], [-1.0, 0.0]])])
+def test_an_epsilon_that_is_not_positive_is_reported(tmp_path, weight):
+    save_file({"model.embed_tokens.weight": weight}, tmp_path / "model.safetensors")
+    found = model_report.facts(embeddings.load(tmp_path))
+    assert found["epsilon"] <= 0
+    assert (found["capacity"], found["bracket"], found["nearest_published"]) == (None, None, [])
+    assert found["flags"][0].startswith("epsilon <= 0")
+    assert set(found["log10_by_form"].values()) == {None}
+    text = list(model_report.lines(found))
+    assert sum("epsilon <= 0" in line for line in text) == 1
+
+
+def test_notes_are_lines_of_their_own(embedding):
+    text = list(model_report.lines(model_report.facts(replace(embedding, notes=("one doubt", "another")))))
+    assert [line for line in text if "one doubt" in line or "another" in line] == text[5:7]
 
 
 def test_a_tied_model_has_no_unembedding(embedding):

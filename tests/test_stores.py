@@ -61,3 +61,12 @@ def test_a_variant_takes_the_place_of_that_variant_alone(tmp_path):
     stores.keep(store, [{"name": "a", "centred": "yes", "x": 3}], by)
     stores.keep(store, [{"name": "a", "centred": "no", "x": 4}], by)
     assert stores.read(store).to_numpy().tolist() == [["a", "no", 4], ["a", "yes", 3]]
+
+
+def test_a_foreign_table_is_neither_read_nor_overwritten(tmp_path):
+    store = tmp_path / "store.csv"
+    store.write_text("foo,bar\n1,2\n")
+    for call in (lambda: stores.read(store), lambda: stores.keep(store, [{"name": "a", "k": 1}])):
+        with pytest.raises(RepcapError, match=r"store.csv: no column 'name'"):
+            call()
+    assert store.read_text() == "foo,bar\n1,2\n"

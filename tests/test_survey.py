@@ -95,6 +95,15 @@ def test_the_stored_epsilon_of_the_default_models(name, epsilon, tolerance):
     assert survey.read(survey.EPSILON).set_index("name").epsilon[name] == pytest.approx(epsilon, abs=tolerance)
 
 
+@pytest.mark.parametrize("content", ["foo,bar\n1,2\n", "name,V\nsmall,3\n"])
+def test_a_foreign_table_in_the_place_of_a_store_is_refused(folder, content):
+    survey.EPSILON.write_text(content)
+    with pytest.raises(RepcapError, match=r"epsilon.csv: no column .*not a table of this kind") as error:
+        list(survey.run([]))
+    assert "\n" not in str(error.value)
+    assert survey.EPSILON.read_text() == content
+
+
 # --- the survey: who is asked, what it takes, what is measured ----------------------------------------------------------
 
 NAME = "model.embed_tokens.weight"
@@ -152,6 +161,14 @@ def test_a_name_stands_for_models(name, found):
     assert [target.revision for target in targets] == [name.partition("@")[2] or None] * len(found)
 
 
+def test_two_revisions_of_a_model_are_refused():
+    assert len(survey.targets(["a/x@main", "a/x@main"])) == 1
+    with pytest.raises(RepcapError, match="two revisions of a/x: main and y"):
+        survey.targets(["a/x@main", "a/x@y"])
+    with pytest.raises(RepcapError, match="two revisions of a/x: the default branch and y"):
+        survey.targets(["a/x", "a/x@y"])
+
+
 @pytest.mark.parametrize("name", ["xyzzy", "", "owner/name/more"])
 def test_a_name_that_stands_for_nothing_is_refused(name):
     with pytest.raises(RepcapError, match="hub id"):
@@ -173,6 +190,16 @@ def test_preflight_says_what_each_model_would_take(hub):
     assert all(check.reason and "\n" not in check.reason for check in list(checks.values())[1:5])
     assert hub.sent < 20_000
     assert not survey.EPSILON.exists()
+
+
+def test_preflight_finds_the_tensor_that_is_measured(hub):
+    other = torch.randn(300, 24, generator=torch.Generator().manual_seed(8)).to(torch.bfloat16)
+    hub.add("owner/wrapped", sharded([{"first": matrix(1)}, {f"thinker.{NAME}": matrix(0)}]))
+    hub.add("owner/two", sharded([{NAME: matrix(0), f"draft.{NAME}": other}]))
+    wrapped, two = survey.preflight(survey.targets(["owner/wrapped", "owner/two"]))
+    assert (wrapped.status, wrapped.bytes_to_read, wrapped.reason) == ("reachable", 200 * 24 * 2, "")
+    assert "several token embeddings of different sizes" in two.reason
+    assert two.bytes_to_read is None
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(hub, monkeypatch, tmp_path):
@@ -202,7 +229,7 @@ def test_a_survey_stores_what_it_can_have_and_names_the_rest(hub):
         assert row.epsilon == pytest.approx(similarity.cosine_moments(matrix(seed)).epsilon, abs=1e-7)
         assert row.epsilon == pytest.approx(outcomes[name].epsilon, abs=1e-7)
         assert (row.hub_id, row.revision) == (name, hub.repos[name].branches["main"])
-        assert 200 * 24 * 2 <= row.bytes_read < 20_000 < row.bytes_total
+        assert 200 * 24 * 2 <= row.bytes_needed < 20_000 < row.bytes_total
     assert set(survey.read(survey.ISOTROPY).name) == set(table.index)
     assert not survey.HISTOGRAMS.exists()
     assert outcomes["owner/gated"].epsilon is None
@@ -214,10 +241,16 @@ def test_rows_from_files_and_from_the_hub_share_a_store(hub, embedding):
     surveyed("owner/a")
     lines = survey.EPSILON.read_text().splitlines()
     fields = {line.split(",")[0]: line.split(",")[-4:] for line in lines}
-    assert fields["name"] == ["hub_id", "revision", "bytes_read", "bytes_total"]
+    assert fields["name"] == ["hub_id", "revision", "bytes_needed", "bytes_total"]
     assert fields["small"] == [""] * 4
     assert fields["owner/a"][2].isdigit()
     assert fields["owner/a"][3].isdigit()
+
+
+def test_bytes_needed_are_those_of_the_first_reading(hub):
+    traffic = embeddings.load("owner/a", unembedding=False).provenance["traffic"]
+    surveyed("owner/a")
+    assert survey.read(survey.EPSILON).bytes_needed.tolist() == [traffic]
 
 
 def test_a_store_without_the_columns_of_the_hub_gains_them(hub, embedding):
@@ -231,7 +264,7 @@ def test_a_store_without_the_columns_of_the_hub_gains_them(hub, embedding):
 
 def test_a_second_survey_measures_nothing_until_the_revision_moves(hub, monkeypatch):
     surveyed("owner/a")
-    epsilon, read = survey.read(survey.EPSILON)[["epsilon", "bytes_read"]].iloc[0]
+    epsilon, needed = survey.read(survey.EPSILON)[["epsilon", "bytes_needed"]].iloc[0]
     stamp = survey.EPSILON.stat().st_mtime_ns
     with monkeypatch.context() as patch:
         patch.setattr(survey, "_measured", None)
@@ -239,7 +272,7 @@ def test_a_second_survey_measures_nothing_until_the_revision_moves(hub, monkeypa
     assert (second.status, second.epsilon) == ("stored", epsilon)
     assert survey.EPSILON.stat().st_mtime_ns == stamp
     assert surveyed("owner/a", again=True)["owner/a"].status == "measured"
-    assert survey.read(survey.EPSILON).bytes_read[0] == read, "what the cache saves now was read all the same"
+    assert survey.read(survey.EPSILON).bytes_needed[0] == needed, "also when all is cached"
     moved = hub.add("owner/a", {"model.safetensors": single({NAME: matrix(7)})})
     assert surveyed("owner/a")["owner/a"].status == "measured"
     assert survey.read(survey.EPSILON).revision[0] == moved

@@ -97,7 +97,7 @@ def test_the_command_trains_and_stores(tmp_path, monkeypatch):
         monkeypatch.setattr(module, name, tmp_path / getattr(module, name).name)
     monkeypatch.setattr(tiny_untied, "Recipe", lambda: SMALL)
     tiny_untied.main()
-    assert set(stores.read(unembedding.STATISTICS)["name"]) == {tiny_untied.NAME}
+    assert set(stores.read(unembedding.STATISTICS)["name"]) == {tiny_untied.NAME, tiny_untied.CONTROL}
     facts = stores.read(tiny_untied.FACTS).set_index("quantity")["value"]
     assert int(facts["rows"]) == 300
     assert (tmp_path / "models" / tiny_untied.NAME / "model.safetensors").is_file()
@@ -109,3 +109,13 @@ def test_the_committed_facts_are_those_of_the_default_recipe():
         assert float(facts[name]) == value
     assert 2e6 <= float(facts["parameters"]) <= 5e6
     assert float(facts["last_loss"]) < float(facts["first_loss"])
+
+
+def test_the_control_is_a_model_that_chance_made():
+    state = torch.random.get_rng_state()
+    control = tiny_untied.untrained(SMALL)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(control.weight, tiny_untied.untrained(SMALL).weight)
+    table = {row["cosines"]: row for row in unembedding.statistics_rows(control)}
+    for which in (unembedding.SAME_TOKEN, unembedding.OTHER_TOKENS):
+        assert abs(table[which]["mean"]) < 4 * table[which]["std"] / table[which]["count"] ** 0.5 + 1e-3

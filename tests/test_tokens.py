@@ -93,6 +93,25 @@ def test_what_the_font_lacks_is_shown_by_its_code_point(label, shown):
     assert tokens.drawable(label) == shown
 
 
+def test_labels_that_differ_are_drawn_differently():
+    stored = [
+        "▁王",
+        "▁<U+738B>",
+        "<U+738B>",
+        "王",
+        "<U+003C>U+738B>",
+        "<",
+        "\u200b",
+        "<U+110000>",
+        "王女",
+        "<U+738B 5973>",
+    ]
+    drawn = [tokens.drawable(label) for label in tokens.labels(stored)]
+    assert len(set(drawn)) == len(stored)
+    assert drawn[2:4] == ["<U+003C>U+738B>", "<U+738B>"]
+    assert drawn[6] == "<U+200B>"
+
+
 def test_labels_draw_without_a_warning_and_as_they_are():
     strings = [*SENTENCEPIECE, "$x$", "\\$", "한국", "🙂", "עברית", "ไทย", "\U000e0041", "\ufdd0", "a\u0301"]
     drawn = [tokens.drawable(label) for label in tokens.labels(strings)]

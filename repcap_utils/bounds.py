@@ -9,6 +9,7 @@ Arguments broadcast, except in `best_known_capacity`, `best_known_coherence` and
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -19,19 +20,28 @@ from scipy.optimize import brentq
 from scipy.special import betaln
 
 from repcap_utils import codes, random_packing
-from repcap_utils.capacity import broadcast
+from repcap_utils.capacity import broadcast, numbers
 from repcap_utils.errors import RepcapError
 
 MAX_DEGREE = 2**19
 """Largest degree of Levenshtein's polynomials that is tried; beyond it the bounds raise an error."""
+
+WHOLE = 10**15
+"""Numbers of lines below this are given as whole numbers too, where a logarithm in float64 still tells them apart."""
+
+_EXACT_SUMS = 2**20  # exponential sums up to which polynomial phases have their exact coherence, not Weil's bound
+_LARGEST_P = 2**31  # larger primes are not looked for; 2^31 - 1 is one
 
 REFERENCES = {
     "orthonormal basis": "d lines at right angles",
     "greedy": "double caps around a maximal set cover the sphere: 1/P(|cos| > epsilon) lines exist",
     "Kerdock": "Calderbank, Cameron, Kantor and Seidel, Proc. London Math. Soc. 75 (1997)",
     "Delsarte-Goethals": "Delsarte and Goethals, J. Combin. Theory A 19 (1975)",
-    "polynomial phases": "coherence by Weil's bound on exponential sums, Proc. Nat. Acad. Sci. 34 (1948)",
+    "mutually unbiased bases": "the rows of a Hadamard matrix and the standard basis",
+    "polynomial phases": "Weil's bound on exponential sums, Proc. Nat. Acad. Sci. 34 (1948); few sums are computed",
     "Levenshtein": "Levenshtein, Acta Appl. Math. 29 (1992)",
+    "orthoplex": "Conway, Hardin and Sloane, Experimental Math. 5 (1996)",
+    "Sidelnikov": "Sidelnikov, Math. USSR Sbornik 24 (1974); Welch, IEEE Trans. Inf. Theory 20 (1974)",
 }
 """Where each construction and bound is proved."""
 
@@ -51,11 +61,15 @@ class SidelnikovBound(NamedTuple):
 
 
 class BestKnown(NamedTuple):
-    """At least 10^log10_lines lines exist, by `construction`, whose coherence is at most `coherence`."""
+    """At least 10^log10_lines lines exist, by `construction`, whose coherence is at most `coherence`.
+
+    `lines` is their exact number; None where only its logarithm is known (the greedy argument from `WHOLE` on).
+    """
 
     log10_lines: float
     construction: str
     coherence: float
+    lines: int | None
 
     @property
     def reference(self) -> str:
@@ -66,13 +80,27 @@ class BestKnown(NamedTuple):
 class Bracket(NamedTuple):
     """The largest number of lines lies between 10^log10_lower and 10^log10_upper.
 
-    `construction` gives the lower number, the piece `degree` of Levenshtein's bound the upper.
+    `construction` gives the lower number. `bound` (Levenshtein, orthoplex or Sidelnikov) gives the upper, by a
+    polynomial of this `degree` in cos^2; for Levenshtein it is the piece of the bound. `lower` and `upper` are the
+    same as whole numbers, rounded so that both stay proved; None from `WHOLE` on.
     """
 
     log10_lower: float
     construction: str
     log10_upper: float
     degree: int
+    bound: str
+    lower: int | None
+    upper: int | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether both ends are the same number of lines: then it is the answer."""
+        return self.lower is not None and self.lower == self.upper
+
+
+class _DegreeError(RepcapError):
+    """Levenshtein's bound needs polynomials of a degree above `MAX_DEGREE`."""
 
 
 def welch(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
@@ -108,26 +136,23 @@ def levenshtein(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
     It equals Welch's bound for k <= d (d + 1) / 2 and exceeds it beyond.
 
     Args:
-        k: number of lines, at least 2; scalar or array, whole numbers of any size.
-        d: dimension, at least 2, broadcast against k.
+        k: number of lines, at least 2; scalar or array, whole numbers of any size (10**400, say).
+        d: dimension, a whole number, at least 2, broadcast against k.
 
     Raises:
-        RepcapError: k < 2, d < 2, or k so large that the degree exceeds `MAX_DEGREE`.
+        RepcapError: k < 2, d < 2, not whole, or k so large that the degree exceeds `MAX_DEGREE`.
 
     Source: Levenshtein, Acta Appl. Math. 29 (1992).
     """
-    _, dimension = broadcast(k=(k, 2), d=(d, 2))
-    _check_whole("d", dimension)
-    # Python integers: a float would round the large ones.
-    lines, dimension = np.broadcast_arrays(np.asarray(k, dtype=object), dimension)
-    bound = np.array([_levenshtein(int(n), int(m)) for n, m in zip(lines.flat, dimension.flat, strict=True)])
+    lines, dimension = _whole_numbers(k=k, d=d)
+    bound = np.array([_levenshtein(n, m) for n, m in zip(lines.flat, dimension.flat, strict=True)], dtype=float)
     return bound.reshape(lines.shape) if lines.ndim else float(bound[0])
 
 
 def lower_bound(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
     """The best proved lower bound here on the coherence of k lines in R^d: Welch, orthoplex and Levenshtein together.
 
-    Arguments and errors as for `levenshtein`.
+    Arguments and errors as for `levenshtein`, except that k must be a number that a float can hold.
     """
     return np.maximum.reduce([welch(k, d), orthoplex(k, d), levenshtein(k, d)])[()]
 
@@ -182,7 +207,8 @@ def levenshtein_capacity(d: ArrayLike, epsilon: ArrayLike) -> LevenshteinBound:
         epsilon: coherence, strictly between 0 and 1.
 
     Returns:
-        log10 of the bound (accurate to about 1e-11) and the degree, 2k - 1 or 2k, of the piece that gives it.
+        log10 of the bound and the degree, 2k - 1 or 2k, of the piece that gives it. The logarithm is accurate to about
+        1e-11 for d up to a million, beyond that to about 1e-11 d / 10^6.
 
     Raises:
         RepcapError: d < 2, epsilon outside (0, 1), or so near to 1 that the degree exceeds `MAX_DEGREE`.
@@ -213,85 +239,164 @@ def greedy_capacity(d: ArrayLike, epsilon: ArrayLike) -> np.ndarray | float:
 def best_known_capacity(d: int, epsilon: float) -> BestKnown:
     """The largest number of lines in R^d with coherence at most epsilon that this package can prove to exist.
 
-    The candidates are an orthonormal basis, the greedy argument, the Kerdock and Delsarte-Goethals lines of the largest
-    2^m <= d, and the polynomial phases of the largest prime p <= d/2; zero padding keeps the coherence.
+    The candidates are an orthonormal basis; the greedy argument; the Kerdock and Delsarte-Goethals lines of the largest
+    2^m <= d, and for odd m its two mutually unbiased bases; the polynomial phases of the largest prime p <= d/2 (at most
+    2^31), and of every smaller p and degree t with p^t <= 2^20, whose coherence is computed where Weil's bound is too
+    coarse. Zero padding keeps the coherence.
 
     Raises:
-        RepcapError: d < 2 or epsilon outside (0, 1).
+        RepcapError: d < 2, no whole number, or epsilon outside (0, 1), or an array.
     """
-    d, epsilon = (array.item() for array in _capacity_arguments(d, epsilon))
+    d, epsilon = _single_capacity_arguments(d, epsilon)
     candidates = [
-        BestKnown(math.log10(d), "orthonormal basis", 0.0),
-        BestKnown(greedy_capacity(d, epsilon), "greedy", epsilon),
-        *(candidate for candidate in _constructions(int(d)) if candidate.coherence <= epsilon),
-        *_polynomial_phases(int(d), epsilon),
+        BestKnown(math.log10(d), "orthonormal basis", 0.0, d),
+        _greedy(d, epsilon),
+        *(candidate for candidate in _constructions(d) if candidate.coherence <= epsilon),
     ]
-    return max(candidates, key=lambda candidate: candidate.log10_lines)
+    best = max(candidates, key=lambda candidate: candidate.log10_lines)
+    largest = _phases_prime(d)
+    for p, degree in ((largest, _weil_degree(largest, epsilon)), *_few_sums(d)):
+        # An exact coherence costs time: it is computed only where the set would win. None is below 1/sqrt(p).
+        if degree >= 2 and 1 / math.sqrt(p) <= epsilon:
+            lines = codes.polynomial_phases_lines(p, degree)
+            if math.log10(lines) > best.log10_lines and _phases_coherence(p, degree) <= epsilon:
+                best = _phases(p, degree, _phases_coherence)
+    return best
 
 
-def best_known_coherence(k: int, d: int) -> BestKnown:
+def best_known_coherence(k: int, d: int, *, weil: bool = False) -> BestKnown:
     """The smallest coherence at which one of the explicit constructions of `best_known_capacity` has k lines in R^d.
 
     The greedy argument, which proves that lines exist without giving them, is no candidate here.
 
+    Args:
+        k, d: whole numbers, at least 2.
+        weil: take Weil's bound for every set of polynomial phases, also where their exact coherence is computed.
+
     Raises:
-        RepcapError: k < 2 or d < 2, or no construction here has so many lines.
+        RepcapError: k < 2 or d < 2, no whole numbers, or arrays; or no construction here has so many lines.
     """
-    lines, dimension = (int(array) for array in broadcast(k=(k, 2), d=(d, 2)))
+    arguments = _whole_numbers(k=k, d=d)
+    if arguments[0].ndim:
+        raise RepcapError("k and d: a construction is named for one pair at a time; call it for each")
+    lines, dimension = (array.item() for array in arguments)
     if lines <= dimension:
-        return BestKnown(math.log10(dimension), "orthonormal basis", 0.0)
-    p = codes.largest_prime(dimension // 2)
-    degrees = range(2, min(p, lines.bit_length() + 1))
-    phases = (_phases_candidate(p, degree) for degree in degrees)
-    candidates = [
-        candidate
-        for candidate in (*_constructions(dimension), *phases)
-        if candidate.log10_lines >= math.log10(lines) - 1e-12 and candidate.coherence < 1
-    ]
-    if not candidates:
+        return BestKnown(math.log10(dimension), "orthonormal basis", 0.0, dimension)
+    candidates = [candidate for candidate in _constructions(dimension) if candidate.lines >= lines]
+    best = min(candidates, key=lambda candidate: candidate.coherence, default=None)
+    largest = _phases_prime(dimension)
+    degrees = range(2, min(largest, lines.bit_length() + 1))
+    enough = next((degree for degree in degrees if codes.polynomial_phases_lines(largest, degree) >= lines), 0)
+    coherence = codes.polynomial_phases_coherence if weil else _phases_coherence
+    for p, degree in ((largest, enough), *_few_sums(dimension)):
+        limit = best.coherence if best else 1.0
+        if degree >= 2 and 1 / math.sqrt(p) < limit and codes.polynomial_phases_lines(p, degree) >= lines:
+            best = _phases(p, degree, coherence) if coherence(p, degree) < limit else best
+    if best is None:
+        count = f"{lines}" if lines < WHOLE else f"10^{math.log10(lines):.2f}"
         raise RepcapError(
-            f"no construction here has {lines} lines in {dimension} dimensions; take fewer, or a larger d"
+            f"no construction here has {count} lines in {dimension} dimensions; take fewer, or a larger d"
         )
-    return min(candidates, key=lambda candidate: candidate.coherence)
+    return best
 
 
 def bracket(d: int, epsilon: float) -> Bracket:
     """How many lines with coherence at most epsilon R^d surely has room for, and how many it surely has not.
 
-    The lower number is `best_known_capacity`, the upper `levenshtein_capacity`.
+    The lower number is `best_known_capacity`. The upper is `levenshtein_capacity`, or d (d + 1) / 2 by the orthoplex
+    bound where that is smaller, just below epsilon = 1/sqrt(d). Where Levenshtein's degree exceeds `MAX_DEGREE` it is
+    `sidelnikov_capacity`.
 
     Raises:
-        RepcapError: as for `levenshtein_capacity`.
+        RepcapError: as for `best_known_capacity`.
     """
-    known, upper = best_known_capacity(d, epsilon), levenshtein_capacity(d, epsilon)
-    return Bracket(known.log10_lines, known.construction, upper.log10_lines, upper.degree)
+    d, epsilon = _single_capacity_arguments(d, epsilon)
+    known = best_known_capacity(d, epsilon)
+    log10_upper, upper, bound, degree = _upper_bound(d, epsilon)
+    lower = known.lines if known.lines is not None and known.lines < WHOLE else None
+    # Where a construction attains the bound, rounding may put the bound below it.
+    log10_upper = max(known.log10_lines, log10_upper)
+    upper = max(lower, upper) if lower and upper else upper
+    return Bracket(known.log10_lines, known.construction, log10_upper, degree, bound, lower, upper)
+
+
+def _upper_bound(d: int, epsilon: float) -> tuple[float, int | None, str, int]:
+    """The smallest upper bound here: its log10, the whole number (None from `WHOLE` on), its name and its degree."""
+    try:
+        (log10_lines, degree), name = levenshtein_capacity(d, epsilon), "Levenshtein"
+    except _DegreeError:
+        (log10_lines, degree), name = sidelnikov_capacity(d, epsilon), "Sidelnikov"
+    orthoplex_lines = d * (d + 1) // 2
+    if epsilon < 1 / math.sqrt(d) and math.log10(orthoplex_lines) < log10_lines:
+        whole = orthoplex_lines if orthoplex_lines < WHOLE else None
+        return math.log10(orthoplex_lines), whole, "orthoplex", 1
+    # Ten times the error of the logarithm, so that the whole number is never below the bound.
+    margin = 1e-10 * max(1.0, d / 1e6)
+    whole = math.floor(10**log10_lines * (1 + margin)) if log10_lines < math.log10(WHOLE) else None
+    return log10_lines, whole, name, degree
+
+
+def _greedy(d: int, epsilon: float) -> BestKnown:
+    """The greedy argument: at least 1/P lines, hence the whole number above it."""
+    log10_lines = greedy_capacity(d, epsilon)
+    if log10_lines >= math.log10(WHOLE):
+        return BestKnown(log10_lines, "greedy", epsilon, None)
+    # 1/P is known to about 1e-10; where it may be a whole number, that number is what is proved.
+    lines = math.ceil(10**log10_lines * (1 - 1e-9))
+    return BestKnown(math.log10(lines), "greedy", epsilon, lines)
 
 
 def _constructions(d: int) -> list[BestKnown]:
-    """Kerdock and Delsarte-Goethals lines in the largest 2^m <= d; a smaller m has fewer at each coherence."""
+    """Sets from quadratic forms in the largest 2^m <= d; a smaller m has fewer lines at each coherence."""
     m = d.bit_length() - 1
     found = []
+    if m % 2:
+        lines = 2 ** (m + 1)
+        found.append(BestKnown(math.log10(lines), f"mutually unbiased bases (m = {m})", 2 ** (-m / 2), lines))
     for r in codes.delsarte_goethals_orders(m) if m > 1 else ():
         name = f"Kerdock (m = {m})" if m % 2 == 0 and r == 0 else f"Delsarte-Goethals (m = {m}, r = {r})"
-        log10_lines = math.log10(codes.delsarte_goethals_lines(m, r))
-        found.append(BestKnown(log10_lines, name, codes.delsarte_goethals_coherence(m, r)))
+        lines = codes.delsarte_goethals_lines(m, r)
+        found.append(BestKnown(math.log10(lines), name, codes.delsarte_goethals_coherence(m, r), lines))
     return found
 
 
-def _polynomial_phases(d: int, epsilon: float) -> list[BestKnown]:
-    """At most one: both the number of lines and the degree that epsilon allows grow with p, so the largest p wins."""
-    p = codes.largest_prime(d // 2)
+def _phases_prime(d: int) -> int:
+    """The p of the polynomial phases in R^d whose coherence is Weil's bound: lines and degree grow with p."""
+    return codes.largest_prime(min(d // 2, _LARGEST_P))
+
+
+def _few_sums(d: int) -> list[tuple[int, int]]:
+    """(p, degree) of the polynomial phases in R^d that have an exact coherence; it is no monotone function of p."""
+    return [(p, degree) for p, degree in _all_few_sums() if 2 * p <= d]
+
+
+@cache
+def _all_few_sums() -> list[tuple[int, int]]:
+    """Largest p first, since these are the ones to have a low coherence. Degree 2 attains Weil's bound."""
+    primes = [p for p in range(round(_EXACT_SUMS ** (1 / 3)), 3, -1) if codes.is_prime(p)]
+    return [(p, degree) for p in primes for degree in range(3, p) if p**degree <= _EXACT_SUMS]
+
+
+def _weil_degree(p: int, epsilon: float) -> int:
+    """The largest degree whose Weil bound is at most epsilon; below 2 where there is none."""
     if p < 3:
-        return []
+        return 0
     degree = min(p - 1, 1 + round(epsilon * math.sqrt(p)))
-    if degree >= 2 and codes.polynomial_phases_coherence(p, degree) > epsilon:
-        degree -= 1
-    return [_phases_candidate(p, degree)] if degree >= 2 else []
+    return degree - 1 if degree >= 2 and codes.polynomial_phases_coherence(p, degree) > epsilon else degree
 
 
-def _phases_candidate(p: int, degree: int) -> BestKnown:
-    lines, coherence = codes.polynomial_phases_lines(p, degree), codes.polynomial_phases_coherence(p, degree)
-    return BestKnown(math.log10(lines), f"polynomial phases (p = {p}, t = {degree})", coherence)
+@cache
+def _phases_coherence(p: int, degree: int) -> float:
+    """Exact where the exponential sums are few, else Weil's bound."""
+    weil = codes.polynomial_phases_coherence(p, degree)
+    if (p, degree) not in _all_few_sums():
+        return weil
+    return min(weil, codes.polynomial_phases_exact_coherence(p, degree))
+
+
+def _phases(p: int, degree: int, coherence: Callable[[int, int], float]) -> BestKnown:
+    lines, name = codes.polynomial_phases_lines(p, degree), f"polynomial phases (p = {p}, t = {degree})"
+    return BestKnown(math.log10(lines), name, coherence(p, degree), lines)
 
 
 def _log_moment(d: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -312,10 +417,11 @@ def _largest_gap(d: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
 
     peak = (epsilon**2 * (d + 2) - 1) / (2 * (1 - epsilon**2))
     low = np.maximum(1, np.ceil(peak))
-    high = low + 1
+    # From about 1e12 on whole numbers need not be told apart, and beyond 2^53 they cannot be.
+    high = low + np.maximum(1, 1e-12 * low)
     while grows(high).any():
         high = np.where(grows(high), low + 2 * (high - low), high)
-    while (high - low > 1).any():
+    while (high - low > np.maximum(1, 2e-12 * low)).any():
         middle = np.floor((low + high) / 2)
         low, high = np.where(grows(middle), middle, low), np.where(grows(middle), high, middle)
     return np.where(grows(low), high, low)
@@ -361,16 +467,16 @@ def _log10_levenshtein(s: float, d: int, degree: int, *, second: bool) -> float:
 
 
 def _degree(s: float, d: int) -> int:
-    """The smallest k with s <= t_k^(1,1)."""
+    """The smallest k >= 1 with s <= t_k^(1,1); s may underflow to 0."""
     # Start where the largest zero lies in the limit of large degree and dimension; it is approached from below.
     low = max(0, math.floor(((d - 1) / math.sqrt(1 - s) - d) / 4)) if s < 1 else MAX_DEGREE
     low = min(low, MAX_DEGREE)
     if _largest_zero(low, d, 1, 1) >= s:
         low = 0
-    high, stride = low, 1
+    high, stride = max(low, 1), 1
     while _largest_zero(high, d, 1, 1) < s:
         if high >= MAX_DEGREE:
-            raise RepcapError(
+            raise _DegreeError(
                 f"epsilon = {math.sqrt(s):.12g} at d = {d} needs polynomials of degree above {MAX_DEGREE}; "
                 "take an epsilon farther below 1"
             )
@@ -390,7 +496,9 @@ def _breakpoint_below(k: int, d: int) -> int:
             return j
         j, value = j + 1, following
         if j > 2 * MAX_DEGREE:
-            raise RepcapError(f"k = {k:.6g} lines at d = {d} need polynomials of degree above {MAX_DEGREE}; take fewer")
+            raise RepcapError(
+                f"k = 10^{math.log10(k):.2f} lines at d = {d} need polynomials of degree above {MAX_DEGREE}; take fewer"
+            )
 
 
 def _recurrence(n: np.ndarray | int, d: int, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
@@ -438,7 +546,39 @@ def _capacity_arguments(d: ArrayLike, epsilon: ArrayLike) -> tuple[np.ndarray, n
     return dimension, coherence
 
 
+def _single_capacity_arguments(d: int, epsilon: float) -> tuple[int, float]:
+    """d and epsilon as single numbers, once both are known to be usable."""
+    dimension, coherence = _capacity_arguments(d, epsilon)
+    if dimension.ndim:
+        raise RepcapError("d and epsilon: a construction is named for one pair at a time; call it for each")
+    return int(dimension), float(coherence)
+
+
 def _check_whole(name: str, values: np.ndarray) -> None:
     whole = values == np.floor(values)
     if not whole.all():
-        raise RepcapError(f"{name} = {values[~whole][0]:g} must be a whole number")
+        raise RepcapError(f"{name} = {values[~whole][0]:g} must be a whole number; round it")
+
+
+def _whole_numbers(**named: ArrayLike) -> list[np.ndarray]:
+    """Values of at least 2 as Python integers of any size, in object arrays of one shape."""
+    arrays = []
+    for name, values in named.items():
+        array = np.asarray(values, dtype=object)
+        whole = [_whole(name, value) for value in array.flat]
+        arrays.append(np.array(whole, dtype=object).reshape(array.shape))
+    try:
+        return list(np.broadcast_arrays(*arrays))
+    except ValueError as error:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(named, arrays, strict=True))
+        raise RepcapError(f"shapes do not broadcast: {shapes}") from error
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int | np.integer):
+        number = numbers(name, value)
+        _check_whole(name, number)
+        value = number.item()
+    if value < 2:
+        raise RepcapError(f"{name} = {value:g}; it must be 2 or more")
+    return int(value)

@@ -15,9 +15,8 @@ dimension d; those about forms, frames and numbers of lines take m, where d = 2^
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import product
 from numbers import Real
 from typing import Literal, NamedTuple
 
@@ -140,15 +139,21 @@ def delsarte_goethals_signs(m: int, r: int, forms: Iterable[int]) -> np.ndarray:
         int8 array of shape (number of forms, 2^m) of 1 and -1.
 
     Raises:
-        RepcapError: m, r or a number is out of range.
+        RepcapError: m, r or a number is out of range, or the array would not fit into memory.
     """
     _check_buildable(m, r)
     count = delsarte_goethals_lines(m, r) // 2**m - 1
-    t = _field_degree(m)
-    digits = range(_digits(m, r))
-    numbers = [_check_index(form, count) for form in forms]
-    coefficients = np.array([[form >> t * j & 2**t - 1 for j in digits] for form in numbers]).reshape(-1, len(digits))
-    return 1 - 2 * _form_values(m, coefficients, np.arange(2**m)).astype(np.int8)
+    t, digits, points = _field_degree(m), range(_digits(m, r)), np.arange(2**m)
+    forms = forms if isinstance(forms, Sequence) else list(forms)
+    what, single = f"signs of quadratic forms, m = {m}, r = {r}", f"delsarte_goethals_signs({m}, {r}, [form])[0]"
+    _require_memory(what, len(forms), 2**m, single, size=1)
+    signs = np.empty((len(forms), 2**m), dtype=np.int8)
+    step = _BLOCK // 2**m + 1
+    for first in range(0, len(forms), step):
+        numbers = [_check_index(form, count) for form in forms[first : first + step]]
+        coefficients = np.array([[form >> t * j & 2**t - 1 for j in digits] for form in numbers], dtype=np.int64)
+        signs[first : first + step] = 1 - 2 * _form_values(m, coefficients, points).astype(np.int8)
+    return signs
 
 
 def delsarte_goethals_lines(m: int, r: int) -> int:
@@ -213,7 +218,7 @@ def exact_coherence(m: int, r: int, method: Literal["rank", "transform"] = "rank
     points = np.arange(2**m)
     for first, second in _differences(m, r, max(1, 2**22 // 2**m)):
         values = _form_values(m, first, points) ^ _form_values(m, second, points)
-        largest = max(largest, int(np.abs(walsh_hadamard(1 - 2 * values.astype(np.int32))).max()))
+        largest = max(largest, int(np.abs(walsh_hadamard(1 - 2 * values.astype(np.int8))).max()))
     return max(against_standard_basis, largest / 2**m)
 
 
@@ -230,14 +235,18 @@ def difference_ranks(m: int, r: int, *, samples: int | None = None, seed: int = 
         seed: of those pairs.
 
     Returns:
-        {rank: number of differences}, ascending.
+        {rank: number}, ascending. Without samples the differences are counted for odd m; for even m the
+        representatives are, each of which stands for equally many pairs of forms: at m = 4, r = 1 there are 35 of rank
+        2 and 28 of rank 4, and over all pairs of forms 1,120 and 896.
 
     Raises:
-        RepcapError: m or r is out of range, or there are too many differences to look at all of them.
+        RepcapError: m or r is out of range, samples or seed no whole number, or there are too many differences to look
+            at all of them.
     """
     _check_buildable(m, r)
-    if samples is not None and samples < 1:
-        raise RepcapError(f"samples = {samples}; it must be a whole number, 1 or more")
+    for name, value, least in (("samples", samples, 1), ("seed", seed, 0)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise RepcapError(f"{name} = {value!r}; it must be a whole number, {least} or more")
     pairs = _differences(m, r, _BLOCK) if samples is None else _random_differences(m, r, samples, seed)
     counts = np.zeros(m + 1, dtype=np.int64)
     for first, second in pairs:
@@ -253,11 +262,16 @@ def frames_coherence(signs: np.ndarray) -> float:
             D^(-1/2) s(x) (-1)^(l.x).
 
     Raises:
-        RepcapError: D is no power of two, or there is only one frame.
+        RepcapError: signs are no rows of 1 and -1, D is no power of two, or there is only one frame.
     """
-    signs = np.asarray(signs, dtype=np.int32)
+    signs = np.asarray(signs)
+    if signs.ndim != 2:
+        raise RepcapError(f"signs: an array of shape {signs.shape}; it must be (number of frames, D)")
     if len(signs) < 2:
         raise RepcapError(f"signs: {len(signs)} frame; a coherence needs two")
+    if not ((signs == 1) | (signs == -1)).all():
+        raise RepcapError("signs: an entry is neither 1 nor -1; take the signs of the vectors of each frame")
+    signs = signs.astype(np.int8)
     return max(
         float(np.abs(walsh_hadamard(signs[i] * signs[i + 1 :])).max()) / signs.shape[1] for i in range(len(signs) - 1)
     )
@@ -270,12 +284,15 @@ def walsh_hadamard(values: np.ndarray) -> np.ndarray:
         values: shape (..., D), D a power of two.
 
     Returns:
-        A new array of the same shape; small integer types become int32.
+        A new array of the same shape; signed integers become int64.
 
     Raises:
-        RepcapError: D is no power of two.
+        RepcapError: D is no power of two, or the values are no array of numbers.
     """
-    values = np.array(values, dtype=np.result_type(values, np.int32), order="C")
+    values = np.asarray(values)
+    if values.ndim == 0 or values.dtype.kind not in "biufc":
+        raise RepcapError("values: an array of numbers of shape (.., D) is needed, D a power of two")
+    values = np.array(values, dtype=np.result_type(values, np.int64), order="C")
     d = values.shape[-1]
     if d != 1:
         _log2(d)
@@ -319,7 +336,8 @@ def mutually_unbiased_bases(d: int) -> np.ndarray:
     m = _log2(d)
     if m % 2 == 0:
         return kerdock(d).reshape(-1, d, d)
-    _require_memory(f"mutually unbiased bases, d = {d}", 2 * d, d, "rows of a Hadamard matrix")
+    single = f"row i of the first is walsh_hadamard(np.eye(1, {d}, i)[0]) / {d}**0.5, of the other np.eye(1, {d}, i)[0]"
+    _require_memory(f"mutually unbiased bases, d = {d}", 4 * d, d, single)  # the bases and their stack
     return np.stack([hadamard(d) / math.sqrt(d), np.eye(d)])
 
 
@@ -348,8 +366,15 @@ def polynomial_phases(p: int, degree: int) -> np.ndarray:
     lines = polynomial_phases_lines(p, degree)
     what = f"polynomial phases, p = {p}, degree = {degree}"
     _require_memory(what, lines, 2 * p, f"polynomial_phases_line({p}, {degree}, i)")
-    phases = _phases(p, np.array(list(product(range(p), repeat=degree)))) / math.sqrt(p)
-    return np.concatenate([_real_lines(phases), _real_lines(np.eye(p, dtype=complex))])
+    vectors, polynomials = np.empty((lines, 2 * p)), p**degree
+    vectors[2 * polynomials :] = np.eye(2 * p)
+    plain, turned = vectors[:polynomials], vectors[polynomials : 2 * polynomials]
+    for first in range(0, polynomials, _BLOCK // p + 1):
+        block = slice(first, min(first + _BLOCK // p + 1, polynomials))
+        numbers = np.arange(block.start, block.stop)[:, None]
+        phases = _phases(p, numbers // p ** np.arange(degree)[::-1] % p) / math.sqrt(p)
+        plain[block], turned[block] = np.split(_real_lines(phases), 2)
+    return vectors
 
 
 def polynomial_phases_line(p: int, degree: int, i: int) -> np.ndarray:
@@ -422,11 +447,14 @@ def pad(vectors: np.ndarray, d: int) -> np.ndarray:
     """Vectors, shape (..., n), in a dimension d >= n, by zeros at the end; no cosine changes.
 
     Raises:
-        RepcapError: d is below n.
+        RepcapError: d is no whole number or below n, or the vectors are no array of shape (.., n).
     """
+    vectors = np.asarray(vectors)
+    if vectors.ndim == 0:
+        raise RepcapError("vectors: an array of shape (.., n) is needed, not a single number")
     n = vectors.shape[-1]
-    if d < n:
-        raise RepcapError(f"d = {d}; vectors of {n} entries need a dimension of at least {n}")
+    if not isinstance(d, int | np.integer) or d < n:
+        raise RepcapError(f"d = {d!r}; vectors of {n} entries need a dimension of at least {n}, a whole number")
     return np.pad(vectors, [(0, 0)] * (vectors.ndim - 1) + [(0, d - n)])
 
 
@@ -465,16 +493,18 @@ def _log2(d: int, base: int = 2) -> int:
 
 
 def _check_delsarte_goethals(m: int, r: int) -> None:
-    if r not in delsarte_goethals_orders(m) or m < 2:
+    if not isinstance(r, int | np.integer) or r not in delsarte_goethals_orders(m) or m < 2:
         allowed = delsarte_goethals_orders(m) if m >= 2 else range(0)
         advice = f"take r in {allowed.start} .. {allowed.stop - 1}" if allowed else "take m >= 2"
         raise RepcapError(f"Delsarte-Goethals lines: m = {m!r}, r = {r!r} does not exist; {advice}")
 
 
 def _check_buildable(m: int, r: int) -> None:
+    if isinstance(m, int | np.integer) and m > LARGEST_M:
+        raise RepcapError(
+            f"quadratic forms: m = {m} is too large to compute with; take m up to {LARGEST_M}, d up to {2**LARGEST_M}"
+        )
     _check_delsarte_goethals(m, r)
-    if m > LARGEST_M:
-        raise RepcapError(f"quadratic forms: m = {m} is too large to compute with; take m up to {LARGEST_M}")
 
 
 def _check_polynomial_phases(p: int, degree: int) -> None:
@@ -490,8 +520,9 @@ def _check_index(i: int, count: int) -> int:
     return int(i)
 
 
-def _require_memory(what: str, lines: int, d: int, single: str) -> None:
-    needed, free = 8 * lines * d, psutil.virtual_memory().available
+def _require_memory(what: str, lines: int, d: int, single: str, size: int = 8) -> None:
+    """`size`: bytes of an entry."""
+    needed, free = size * lines * d, psutil.virtual_memory().available
     if needed > free:
         raise RepcapError(
             f"{what}: {lines} vectors of {d} entries take {needed} bytes and {free} are free; "

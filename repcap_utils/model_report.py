@@ -10,7 +10,7 @@ from repcap_utils import bounds, capacity, isotropy, paths, random_packing, rows
 from repcap_utils.embeddings import Embedding
 from repcap_utils.errors import RepcapError
 from repcap_utils.similarity import CosineMoments, Matrix
-from repcap_utils.texts import group, shown
+from repcap_utils.texts import at_least, at_most, group, shown
 
 MEAN_ROW = (0,)
 PROFILE = (0, 1, 4, 16)
@@ -100,7 +100,7 @@ def capacity_facts(d: float, epsilon: float) -> dict:
     Raises:
         RepcapError: see `capacity.estimate`.
     """
-    provable = bounds.bracket(d, epsilon)._asdict() if d >= 2 and epsilon < 1 else None
+    provable = bounds.bracket(d, epsilon)._asdict() if d >= 2 and 0 < epsilon < 1 else None
     return capacity.estimate(d, epsilon).facts | {"bracket": provable}
 
 
@@ -117,18 +117,20 @@ def bounds_facts(d: int, epsilon: float) -> dict:
         "epsilon": epsilon,
         "lower": {
             "log10": found.log10_lower,
+            "lines": found.lower,
             "construction": found.construction,
             "coherence": known.coherence,
             "reference": known.reference,
         },
         "upper": {
             "log10": found.log10_upper,
-            "bound": "Levenshtein",
+            "lines": found.upper,
+            "bound": found.bound,
             "degree": found.degree,
-            "reference": bounds.REFERENCES["Levenshtein"],
+            "reference": bounds.REFERENCES[found.bound],
         },
         "log10_others": {
-            "random vectors, median": max(0.0, float(random_packing.log10_capacity(d, epsilon))),
+            "random vectors, median": float(random_packing.log10_capacity(d, epsilon)),
             "greedy": bounds.greedy_capacity(d, epsilon),
             **{f"published form {name}": capacity.FORMS[name].log10_capacity(d, epsilon) for name in ("ratio", "full")},
             f"Sidelnikov's bound, power {sidelnikov.power}": sidelnikov.log10_lines,
@@ -141,10 +143,14 @@ def bounds_facts(d: int, epsilon: float) -> dict:
 def bounds_lines(facts: dict) -> Iterator[str]:
     """The facts of `bounds_facts` as lines, in groups with a heading."""
     lower, upper = facts["lower"], facts["upper"]
+    least, most = at_least(lower["log10"], lower["lines"]), at_most(upper["log10"], upper["lines"])
+    exact = lower["lines"] is not None and lower["lines"] == upper["lines"]
     proved = {
-        "exist at least": f"{_power(lower['log10'])}  {lower['construction']}, coherence {lower['coherence']:.5g}",
+        "exactly"
+        if exact
+        else "exist at least": f"{least}  {lower['construction']}, coherence {lower['coherence']:.5g}",
         "": lower["reference"],
-        "cannot exceed": f"{_power(upper['log10'])}  {upper['bound']}, degree {upper['degree']}",
+        "cannot exceed": f"{most}  {upper['bound']}, degree {upper['degree']}",
         " ": upper["reference"],
     }
     yield from group(
@@ -152,7 +158,7 @@ def bounds_lines(facts: dict) -> Iterator[str]:
     )
     others = facts["log10_others"].items()
     yield from group(
-        "for comparison", {name: "no bound here" if value is None else _power(value) for name, value in others}
+        "for comparison", {name: "no bound here" if value is None else _other(name, value) for name, value in others}
     )
 
 
@@ -285,13 +291,23 @@ def _published(near: dict) -> str:
 def _bracket_lines(bracket: dict | None) -> dict[str, str]:
     if bracket is None:
         return {}
+    least = at_least(bracket["log10_lower"], bracket["lower"])
+    most = at_most(bracket["log10_upper"], bracket["upper"])
+    exact = bracket["lower"] is not None and bracket["lower"] == bracket["upper"]
     return {
-        "exist at least": f"{_power(bracket['log10_lower'])} ({bracket['construction']})",
-        "cannot exceed": f"{_power(bracket['log10_upper'])} (Levenshtein, degree {bracket['degree']})",
+        "exactly" if exact else "exist at least": f"{least} ({bracket['construction']})",
+        "cannot exceed": f"{most} ({bracket['bound']}, degree {bracket['degree']})",
     }
 
 
-def _power(log10: float) -> str:
+def _other(name: str, log10: float) -> str:
+    """A number beside the bracket: proved ones are rounded to the safe side, estimates to the nearest."""
+    if name == "greedy":
+        return at_least(log10, None)
+    if "bound" in name:
+        return at_most(log10, None)
+    if name.startswith("random") and log10 < math.log10(2):
+        return "fewer than 2: even of a single pair the median |cos| is above epsilon"
     return f"10^{log10:.2f}"
 
 

@@ -1,5 +1,6 @@
 """Facts as text: how values, byte counts and durations are written, and groups of lines under a heading."""
 
+import math
 from collections.abc import Iterator
 
 
@@ -24,6 +25,16 @@ def duration(seconds: float) -> str:
     minutes, whole_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_seconds} s"
+
+
+def at_least(log10: float, whole: int | None) -> str:
+    """A proved lower bound: the whole number where it is known, else a power of ten rounded down."""
+    return f"10^{math.floor(100 * log10) / 100:.2f}" if whole is None else f"{whole:,}"
+
+
+def at_most(log10: float, whole: int | None) -> str:
+    """A proved upper bound: the whole number where it is known, else a power of ten rounded up."""
+    return f"10^{math.ceil(100 * log10) / 100:.2f}" if whole is None else f"{whole:,}"
 
 
 def group(title: str, lines: dict[str, str]) -> Iterator[str]:

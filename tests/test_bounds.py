@@ -181,6 +181,9 @@ def test_4096_between_bounds():
         (100, 0.01, "orthonormal basis"),
         (3, 0.9, "greedy"),
         (62, 1 / math.sqrt(31), "polynomial phases (p = 31, t = 2)"),
+        (62, 0.34, "polynomial phases (p = 31, t = 3)"),  # by its exact coherence, below Weil's bound
+        (512, 2**-4.5, "mutually unbiased bases (m = 9)"),
+        (2, 0.71, "mutually unbiased bases (m = 1)"),
         (2048, 1 / 16, "Delsarte-Goethals (m = 11, r = 2)"),
     ],
 )
@@ -199,6 +202,10 @@ def test_the_best_construction_is_named(d, epsilon, construction):
         (32000, 4096, "Kerdock (m = 12)", 1 / 64),
         (1984, 62, "polynomial phases (p = 31, t = 2)", 1 / math.sqrt(31)),
         (10**13, 4096, "Delsarte-Goethals (m = 12, r = 2)", 1 / 16),
+        (1024, 512, "mutually unbiased bases (m = 9)", 2**-4.5),
+        (1025, 512, "Delsarte-Goethals (m = 9, r = 1)", 1 / 16),
+        (codes.delsarte_goethals_lines(12, 2), 4096, "Delsarte-Goethals (m = 12, r = 2)", 1 / 16),
+        (codes.delsarte_goethals_lines(12, 2) + 1, 4096, "polynomial phases (p = 2039, t = 5)", 4 / math.sqrt(2039)),
     ],
 )
 def test_the_lowest_construction_for_a_number_of_lines(k, d, construction, coherence):
@@ -206,6 +213,38 @@ def test_the_lowest_construction_for_a_number_of_lines(k, d, construction, coher
     assert known.construction == construction
     assert known.coherence == pytest.approx(coherence, abs=1e-15)
     assert known.coherence >= bounds.lower_bound(k, d) - 1e-12
+
+
+def test_polynomial_phases_by_their_exact_coherence():
+    exact = bounds.best_known_coherence(32000, 128)
+    assert exact.construction == "polynomial phases (p = 61, t = 3)"
+    assert exact.coherence == pytest.approx(codes.polynomial_phases_exact_coherence(61, 3), abs=1e-15)
+    assert exact.coherence < 0.24199 < codes.polynomial_phases_coherence(61, 3)
+    assert exact.lines == codes.polynomial_phases_lines(61, 3) == 454084
+    assert bounds.best_known_coherence(32000, 128, weil=True).construction == "Delsarte-Goethals (m = 7, r = 2)"
+    assert bounds.best_known_capacity(62, 0.34).lines == 59644
+
+
+@quick
+@given(d=st.integers(4, 300), k=st.integers(2, 10**6))
+def test_capacity_and_coherence_have_the_same_candidates(d, k):
+    try:
+        known = bounds.best_known_coherence(k, d)
+    except RepcapError:
+        return
+    assert known.lines >= k
+    if known.coherence:
+        assert bounds.best_known_capacity(d, known.coherence).log10_lines >= known.log10_lines
+
+
+def test_the_brackets_of_all_published_models_take_less_than_half_a_second():
+    models = published_models()
+    bounds._largest_zero.cache_clear()
+    bounds._phases_coherence.cache_clear()
+    start = time.process_time()
+    found = [bounds.bracket(*pair) for pair in zip(models.d_model, models.epsilon, strict=True)]
+    assert time.process_time() - start < 0.5
+    assert len(found) == 45
 
 
 def test_no_construction_has_that_many_lines():
@@ -218,9 +257,61 @@ def test_no_construction_has_that_many_lines():
 def test_lower_bounds_never_exceed_upper_bounds(d, epsilon):
     known, found = bounds.best_known_capacity(d, epsilon), bounds.bracket(d, epsilon)
     assert known.coherence <= epsilon
-    assert found == (*known[:2], *bounds.levenshtein_capacity(d, epsilon))
-    # Greedy is a real number below an integer; an integer number of lines meets the bound at d = 2 exactly.
-    assert found.log10_lower <= found.log10_upper + 1e-9
+    assert found[:2] == known[:2]
+    # Before the upper end is lifted to a construction that attains it.
+    assert known.log10_lines <= bounds.levenshtein_capacity(d, epsilon).log10_lines + 1e-10
+    assert found.log10_lower <= found.log10_upper
+    if found.upper is not None:
+        assert found.lower <= found.upper
+        assert found.upper <= 10**found.log10_upper * (1 + 2e-10)
+        assert found.lower == known.lines >= 10**known.log10_lines * (1 - 1e-12)
+
+
+@quick
+@given(d=st.integers(2, 3000), x=st.floats(0.3, 3))
+def test_no_set_has_more_lines_than_the_upper_end(d, x):
+    epsilon = min(x / math.sqrt(d), 0.95)
+    found = bounds.bracket(d, epsilon)
+    limit = math.floor(10 ** (found.log10_upper + 1e-10)) if found.upper is None else found.upper
+    assert bounds.lower_bound(limit + 1, d) > epsilon
+
+
+@pytest.mark.parametrize("d", [4, 100, 4096, 2**24])
+def test_the_orthoplex_bound_ends_the_bracket_just_below_its_coherence(d):
+    below, at = (bounds.bracket(d, factor / math.sqrt(d)) for factor in (1 - 1e-9, 1))
+    assert (below.bound, below.degree, below.upper) == ("orthoplex", 1, d * (d + 1) // 2)
+    assert at.bound == "Levenshtein"
+    assert at.log10_upper == pytest.approx(math.log10(d * (d + 2) / 2), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("d", "epsilon", "exact"), [(16, 1 / 4, 144), (4096, 1 / 64, 8392704), (2, math.sqrt(0.5), 4), (64, 1e-9, 64)]
+)
+def test_the_ends_meet_where_the_bound_is_attained(d, epsilon, exact):
+    found = bounds.bracket(d, epsilon)
+    assert found.exact
+    assert found.lower == found.upper == exact
+    assert found.log10_lower <= found.log10_upper
+
+
+def test_other_brackets_are_open():
+    assert not any(bounds.bracket(d, e).exact for d, e in ((4096, 1 / 32), (4096, 0.0645), (3, 0.9), (16384, 0.9)))
+
+
+@pytest.mark.parametrize(
+    ("d", "epsilon"), [(4096, 0.999999), (10**8, 0.9), (3, 1 - 1e-16), (10**12, 0.5), (10**18, 0.01)]
+)
+def test_a_degree_beyond_the_limit_leaves_sidelnikov(d, epsilon):
+    found = bounds.bracket(d, epsilon)
+    assert (found.bound, found.upper) == ("Sidelnikov", None)
+    assert found[2:4] == bounds.sidelnikov_capacity(d, epsilon)
+    assert found.log10_lower < found.log10_upper < math.inf
+
+
+@pytest.mark.parametrize(("d", "epsilon", "lines"), [(3, 0.9, 10), (3, 0.6, 3), (4096, 0.0645, 27753)])
+def test_greedy_lines_are_whole(d, epsilon, lines):
+    """1/P lines exist, hence the whole number above; 1 / P is 1 / (1 - epsilon) in three dimensions."""
+    assert bounds._greedy(d, epsilon).lines == lines
 
 
 @quick
@@ -336,7 +427,10 @@ def test_extreme_arguments_stay_finite():
     assert bounds.greedy_capacity(5, 1e-300) >= 0
     assert bounds.levenshtein_capacity(16384, 1e-9).log10_lines == pytest.approx(math.log10(16384))
     assert math.isfinite(bounds.levenshtein_capacity(4096, 0.9).log10_lines)
-    assert bounds.levenshtein(10**300, 16384) < 1
+    assert bounds.levenshtein(10**300, 16384) < bounds.levenshtein(10**400, 16384) < 1
+    for epsilon in (1e-170, 1e-300):
+        assert bounds.levenshtein_capacity(64, epsilon) == (pytest.approx(math.log10(64)), 1)
+        assert bounds.bracket(64, epsilon).exact
     steep = bounds.bracket(16384, 0.999)
     assert 22000 < steep.log10_lower < steep.log10_upper < bounds.sidelnikov_capacity(16384, 0.999).log10_lines < 34000
     assert bounds.best_known_capacity(2, 0.5).log10_lines == pytest.approx(math.log10(2))
@@ -404,11 +498,33 @@ def test_capacity_arguments_are_checked(function, d, epsilon, name):
         function(d, epsilon)
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: bounds.levenshtein(2.5, 3), "k = 2.5 must be a whole number"),
+        (lambda: bounds.levenshtein(5, 2.5), "d = 2.5 must be a whole number"),
+        (lambda: bounds.levenshtein([5, 6], [2, 3, 4]), "shapes do not broadcast"),
+        (lambda: bounds.best_known_coherence(5.5, 3), "k = 5.5 must be a whole number"),
+        (lambda: bounds.best_known_coherence(5, 3.5), "d = 3.5 must be a whole number"),
+        (lambda: bounds.best_known_coherence([5, 6], 3), "one pair at a time"),
+        (lambda: bounds.best_known_coherence(10**400, 3), r"10\^400.00 lines in 3 dimensions"),
+        (lambda: bounds.best_known_capacity([5, 6], 0.3), "one pair at a time"),
+        (lambda: bounds.bracket(5, [0.3, 0.4]), "one pair at a time"),
+        (lambda: bounds.levenshtein("many", 3), "k: could not convert"),
+    ],
+)
+def test_bad_input_is_named(call, words):
+    with pytest.raises(RepcapError, match=words):
+        call()
+
+
 def test_degrees_beyond_the_limit_are_refused():
     with pytest.raises(RepcapError, match="take an epsilon farther below 1"):
         bounds.levenshtein_capacity(3, 1 - 1e-14)
     with pytest.raises(RepcapError, match="take fewer"):
         bounds.levenshtein(10**9, 2)
+    with pytest.raises(RepcapError, match="take fewer"):
+        bounds.levenshtein(10**400, 2)
 
 
 def test_best_known_capacity_takes_numpy_integers():

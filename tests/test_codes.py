@@ -1,5 +1,6 @@
 import math
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -104,7 +105,12 @@ def test_the_symmetry_loses_no_rank(m, r):
     first, second = np.triu_indices(forms, 1)
     pairs = [np.stack([n >> t * j & 2**t - 1 for j in range(r + 1)], axis=1) for n in (first, second)]
     ranks = codes._ranks(codes._polar_rows(m, pairs[0]) ^ codes._polar_rows(m, pairs[1]))
-    assert set(np.unique(ranks)) == set(codes.difference_ranks(m, r))
+    representatives = codes.difference_ranks(m, r)
+    every, rest = divmod(len(ranks), sum(representatives.values()))
+    assert rest == 0
+    assert {rank: every * count for rank, count in representatives.items()} == dict(
+        zip(*np.unique(ranks, return_counts=True), strict=True)
+    )
 
 
 def test_ranks_are_those_of_the_matrices():
@@ -181,7 +187,20 @@ def test_bases_need_a_power_of_two(d, near):
         (lambda: codes.kerdock(65536), "take 1125934266580992 bytes .*delsarte_goethals_line\\(65536, 0, i\\)"),
         (lambda: codes.delsarte_goethals(256, 3), "take 140737488879616 bytes .*delsarte_goethals_line\\(256, 3, i\\)"),
         (lambda: codes.polynomial_phases(31, 8), "take 846067909172224 bytes .*polynomial_phases_line\\(31, 8, i\\)"),
-        (lambda: codes.mutually_unbiased_bases(2**23), "bytes"),
+        (lambda: codes.mutually_unbiased_bases(2**23), "bytes .*walsh_hadamard\\(np.eye\\(1, 8388608, i"),
+        (lambda: codes.delsarte_goethals_signs(12, 2, range(2**33)), "bytes .*delsarte_goethals_signs\\(12, 2, "),
+        (lambda: codes.delsarte_goethals(64, 1.0), "r = 1.0 does not exist; take r in 0 .. 2"),
+        (lambda: codes.delsarte_goethals(2**17, 0), "take m up to 16, d up to 65536"),
+        (lambda: codes.difference_ranks(4, 1, samples=1.5), "samples = 1.5"),
+        (lambda: codes.difference_ranks(4, 1, samples="a"), "samples = 'a'"),
+        (lambda: codes.difference_ranks(4, 1, samples=5, seed=-1), "seed = -1"),
+        (lambda: codes.walsh_hadamard(3), "an array of numbers"),
+        (lambda: codes.walsh_hadamard(np.array(["a", "b"])), "an array of numbers"),
+        (lambda: codes.frames_coherence(2 * np.ones((3, 8))), "neither 1 nor -1"),
+        (lambda: codes.frames_coherence(np.ones(8)), r"shape \(8,\)"),
+        (lambda: codes.frames_coherence(np.ones((2, 12))), "d = 12 is not a power of 2"),
+        (lambda: codes.pad([1, 2], 3.5), "d = 3.5; .* a whole number"),
+        (lambda: codes.pad(1.0, 3), "not a single number"),
         (lambda: codes.delsarte_goethals(2**18, 0), "m = 18 is too large"),
         (lambda: codes.delsarte_goethals_line(64, 0, 2112), "number 2112 does not exist; .* 0 to 2111"),
         (lambda: codes.delsarte_goethals_line(64, 0, -1), "number -1"),
@@ -286,6 +305,25 @@ def test_polynomial_phases_31_counts():
 def test_polynomial_phases_refuses(p, degree, message):
     with pytest.raises(RepcapError, match=message):
         codes.polynomial_phases(p, degree)
+
+
+def test_lists_and_nothing_at_all_are_fine():
+    assert codes.delsarte_goethals_signs(4, 0, []).shape == (0, 16)
+    assert codes.delsarte_goethals_signs(4, 0, iter([3])).tolist() == codes.delsarte_goethals_signs(4, 0, [3]).tolist()
+    assert codes.pad([1, 2], 3).tolist() == [1, 2, 0]
+
+
+def test_sums_beyond_int32_are_exact():
+    assert codes.walsh_hadamard(np.full(4, 2**30, dtype=np.int32)).tolist() == [2**32, 0, 0, 0]
+
+
+def test_polynomial_phases_take_the_memory_that_is_checked():
+    tracemalloc.start()
+    vectors = codes.polynomial_phases(43, 3)[:3]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert vectors.shape == (3, 86)
+    assert peak < 1.1 * 8 * codes.polynomial_phases_lines(43, 3) * 86
 
 
 def test_primes():

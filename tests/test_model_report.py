@@ -94,3 +94,40 @@ def test_the_nearest_published_models_are_near():
     assert len(llama) == 3
     assert (llama[0]["model"], llama[0]["epsilon"]) == ("Llama 2 7B", 0.0645)
     assert llama[0]["capacity"] == pytest.approx(3.99e7, rel=0.01)
+
+
+def test_a_bracket_that_closes_is_an_exact_number():
+    facts = model_report.bounds_facts(4096, 1 / 64)
+    assert (facts["lower"]["lines"], facts["upper"]["lines"]) == (8392704, 8392704)
+    assert "  exactly        8,392,704  Kerdock (m = 12), coherence 0.015625" in model_report.bounds_lines(facts)
+
+
+@pytest.mark.parametrize(
+    ("d", "epsilon", "line"),
+    [
+        (4096, 0.015624, "cannot exceed 8,390,656 orthoplex, degree 1"),
+        (4096, 0.01, "random vectors, median fewer than 2: even of a single pair the median |cos| is above epsilon"),
+        (4096, 0.0645, "greedy 10^4.44"),
+        (64, 1e-170, "cannot exceed 64 Levenshtein, degree 1"),
+    ],
+)
+def test_bounds_in_words(d, epsilon, line):
+    words = [" ".join(text.split()) for text in model_report.bounds_lines(model_report.bounds_facts(d, epsilon))]
+    assert line in words
+
+
+@pytest.mark.parametrize(("d", "epsilon"), [(4096, 0.999999), (10**8, 0.9), (3, 1 - 1e-15), (64, 1e-170)])
+def test_extreme_arguments_have_facts(d, epsilon):
+    """Where Levenshtein's bound has too high a degree, the bracket is that of another bound."""
+    bracket = model_report.capacity_facts(d, epsilon)["bracket"]
+    assert bracket["log10_lower"] <= bracket["log10_upper"]
+    for facts in (model_report.capacity_facts(d, epsilon), model_report.bounds_facts(d, epsilon)):
+        json.dumps(facts, allow_nan=False)
+
+
+def test_rows_that_hardly_differ_have_a_report(tmp_path):
+    weight = torch.ones(40, 24) + 1e-4 * torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
+    save_file({"wte.weight": weight}, tmp_path / "m.safetensors")
+    found = model_report.facts(embeddings.load(tmp_path, tensor="wte.weight"))
+    assert found["epsilon"] > 0.999
+    assert any(line.startswith("  cannot exceed") for line in model_report.lines(found))

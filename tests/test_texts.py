@@ -34,3 +34,11 @@ def test_values(value, shown):
 
 def test_groups_have_one_column_of_values():
     assert list(texts.group("title", {"a": "1", "bcd": "2"})) == ["title", "  a    1", "  bcd  2"]
+
+
+@pytest.mark.parametrize(
+    ("log10", "whole", "least", "most"),
+    [(13.5463, None, "10^13.54", "10^13.55"), (2.0, None, "10^2.00", "10^2.00"), (6.9239, 8392704, *["8,392,704"] * 2)],
+)
+def test_proved_numbers_are_rounded_to_the_safe_side(log10, whole, least, most):
+    assert (texts.at_least(log10, whole), texts.at_most(log10, whole)) == (least, most)

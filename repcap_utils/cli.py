@@ -11,7 +11,7 @@ import typer
 
 from repcap_utils import __version__
 from repcap_utils.errors import RepcapError
-from repcap_utils.texts import bytes_shown, duration, shown
+from repcap_utils.texts import bytes_shown, duration
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -206,7 +206,8 @@ def capacity(
     """Capacity at (d, epsilon) by the published form, with its interval over forms and fits and what is extrapolated."""
     from repcap_utils import model_report
 
-    _print({"d_model": d, "epsilon": epsilon} | model_report.capacity_facts(d, epsilon), as_json)
+    facts = {"d_model": d, "epsilon": epsilon} | model_report.capacity_facts(d, epsilon)
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(model_report.capacity_lines(facts)))
 
 
 @app.command()
@@ -435,15 +436,6 @@ def report() -> None:
 
     changed = claims.update_readme(paths.ROOT / "README.md")
     print("README.md: " + ("verdicts updated" if changed else "verdicts are up to date"))
-
-
-def _print(facts: dict, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    width = max(map(len, facts))
-    for key, value in facts.items():
-        print(f"{key:<{width}}  {shown(value)}")
 
 
 if __name__ == "__main__":

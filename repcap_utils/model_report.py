@@ -10,7 +10,7 @@ from repcap_utils import bounds, capacity, isotropy, paths, random_packing, rows
 from repcap_utils.embeddings import Embedding
 from repcap_utils.errors import RepcapError
 from repcap_utils.similarity import CosineMoments, Matrix
-from repcap_utils.texts import at_least, at_most, group, shown
+from repcap_utils.texts import aligned, at_least, at_most, group, shown
 
 MEAN_ROW = (0,)
 PROFILE = (0, 1, 4, 16)
@@ -102,6 +102,12 @@ def capacity_facts(d: float, epsilon: float) -> dict:
     """
     provable = bounds.bracket(d, epsilon)._asdict() if d >= 2 and 0 < epsilon < 1 else None
     return capacity.estimate(d, epsilon).facts | {"bracket": provable}
+
+
+def capacity_lines(facts: dict) -> Iterator[str]:
+    """The facts of `capacity_facts`, and any before them, as lines."""
+    yield from aligned({name: shown(value) for name, value in facts.items() if name != "bracket"})
+    yield from aligned(_bracket_lines(facts["bracket"]))
 
 
 def bounds_facts(d: int, epsilon: float) -> dict:

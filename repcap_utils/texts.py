@@ -37,8 +37,13 @@ def at_most(log10: float, whole: int | None) -> str:
     return f"10^{math.ceil(100 * log10) / 100:.2f}" if whole is None else f"{whole:,}"
 
 
+def aligned(lines: dict[str, str]) -> Iterator[str]:
+    """Lines with their values in one column."""
+    width = max(map(len, lines), default=0)
+    yield from (f"{key:<{width}}  {value}" for key, value in lines.items())
+
+
 def group(title: str, lines: dict[str, str]) -> Iterator[str]:
     """A heading and its lines, indented, with their values in one column."""
-    width = max(map(len, lines))
     yield title
-    yield from (f"  {key:<{width}}  {value}" for key, value in lines.items())
+    yield from (f"  {line}" for line in aligned(lines))

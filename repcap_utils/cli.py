@@ -173,8 +173,10 @@ def access(
 
     from repcap_utils import access_report, embeddings, linear_access, paths
 
-    if not error > 0:
-        raise RepcapError(f"error = {error:g}; it must be positive")
+    if not 0 < error < float("inf"):
+        raise RepcapError(f"error = {error:g}; it must be positive and finite")
+    if k_max < 1:
+        raise RepcapError(f"k_max = {k_max}: give a whole number from 1 on")
     tokens = not embeddings.is_remote(source)
     embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=tokens, unembedding=False)
     with tqdm(disable=None, unit="pair", unit_scale=True, desc=embedding.name) as bar:
@@ -185,12 +187,13 @@ def access(
 
         found = linear_access.embedding_interference(
             embedding.weight,
-            k_max,
+            max(k_max, linear_access.DEPTH) if keep else k_max,  # what is kept is computed once
             centre=centre,
             components=components,
             folder=paths.BUILD / "access",
             progress=progress,
         )
+        found = found.up_to(k_max)
         if keep:
             linear_access.measure(embedding, variants=[(centre, components)], progress=progress)
     facts = access_report.facts(embedding, found, error, centred=centre, components=components)

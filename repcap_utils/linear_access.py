@@ -45,6 +45,7 @@ DUALITY_GAP = 1e-9
 _SCRATCH_BYTES = 2**27
 _SCANNED_POWERS = 10_000
 _LARGEST_COUNT = 10**300
+_STATE_FORMAT = 2
 _RANKED_KS, _RANKED = (1, 4, 16), 10
 
 
@@ -97,6 +98,10 @@ class Interference:
     def depth(self) -> int:
         """The largest k that can be asked for."""
         return self.positive.shape[1]
+
+    def up_to(self, k: int) -> "Interference":
+        """The same with a `depth` of k at most."""
+        return replace(self, positive=self.positive[:, :k], negative=self.negative[:, :k])
 
     def errors(self, k: int, inputs: str = "signed") -> np.ndarray:
         """The worst-case error of each feature (m values) over all z with at most k entries that are not zero.
@@ -295,6 +300,9 @@ class _State:
             raise RepcapError(f"{path} cannot be read ({error}); delete it to start afresh") from error
         if any(part.shape != (len(rows), depth) or part.dtype != rows.tile_dtype for part in parts):
             raise RepcapError(f"{path} belongs to another computation; delete it to start afresh")
+        sound = all(bool(torch.isfinite(part).all() and (part.diff(dim=1) <= 0).all()) for part in parts)
+        if not sound or not 0 <= done <= len(rows):
+            raise RepcapError(f"{path} holds no state of this computation; delete it to start afresh")
         return cls(*(part.to(rows.matrix.device) for part in parts), done)
 
     def save(self, path: Path) -> None:
@@ -343,7 +351,7 @@ def _without_zero_rows(name: str, matrix: Matrix) -> Tensor:
 
 def _digest(matrix: Tensor, centre: bool, components: int) -> str:
     """A name for a computation: of the entries of the matrix and of what is removed from it."""
-    hashed = hashlib.sha256(f"{tuple(matrix.shape)} {matrix.dtype} {centre} {components}".encode())
+    hashed = hashlib.sha256(f"{_STATE_FORMAT} {tuple(matrix.shape)} {matrix.dtype} {centre} {components}".encode())
     for block in matrix.split(similarity.SCAN_ROWS):
         hashed.update(block.contiguous().cpu().view(torch.uint8).numpy())
     return hashed.hexdigest()[:16]

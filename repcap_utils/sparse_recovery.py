@@ -188,7 +188,7 @@ def cells() -> list[dict[str, object]]:
     found = []
     for k in range(2, 33):
         for decoder, middle, trials in (
-            (LINEAR, 46.042 * k, 50),
+            (LINEAR, 46.0301 * k, 50),
             (MATCHING, 3.0 + 7.8 * k, 50),
             (BASIS, 4.0 + 4.8 * k, 30),
         ):

@@ -160,6 +160,9 @@ def access(
     components: Annotated[int, typer.Option(help="Principal directions to project out first.")] = 0,
     tensor: Annotated[str | None, typer.Option(help="Name of the embedding tensor, where it is not found.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub repository.")] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Read the tokenizer of a hub repository too, to name the tokens.")
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Also keep k up to 16 in data/survey for notebook 08, or in REPCAP_OUTPUT.")
     ] = False,
@@ -177,8 +180,8 @@ def access(
         raise RepcapError(f"error = {error:g}; it must be positive and finite")
     if k_max < 1:
         raise RepcapError(f"k_max = {k_max}: give a whole number from 1 on")
-    tokens = not embeddings.is_remote(source)
-    embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=tokens, unembedding=False)
+    named = tokens or not embeddings.is_remote(source)
+    embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=named, unembedding=False)
     with tqdm(disable=None, unit="pair", unit_scale=True, desc=embedding.name) as bar:
 
         def progress(done: int, total: int) -> None:

@@ -127,6 +127,16 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path)
     with pytest.raises(TypeError):
         linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path, centre=True)
+    whole = dict(np.load(state))
+    for damage in (
+        {"done": 91},
+        {"done": -1},
+        {"positive": whole["positive"][:, ::-1]},
+        {"negative": np.nan * whole["negative"]},
+    ):
+        np.savez(state, **(whole | damage))
+        with pytest.raises(RepcapError, match="holds no state of this computation"):
+            linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path)
     state.write_bytes(b"PK damaged")
     with pytest.raises(RepcapError, match=r"cannot be read .* delete it to start afresh"):
         linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path)

@@ -46,7 +46,7 @@ def lines(facts: dict) -> Iterator[str]:
     below = f"below {facts['error']:g}"
     for inputs, box in (("signed", "[-1, 1]"), ("nonnegative", "[0, 1]")):
         found = facts[inputs]
-        yield f"inputs in {box}: at most {_sparsity(found['usable_sparsity'], found)} active at once keep every error {below}"
+        yield f"inputs in {box}: every error stays {below} with {_sparsity(found['usable_sparsity'], found)} active at once"
         yield f"  the median token's error stays {below} up to {_sparsity(found['usable_sparsity_of_the_median_token'], found)}"
         yield f"  {'active':>6}  {'worst error':>11}  {'tokens ' + below:>18}  worst token"
         named = found["worst_tokens"] or [None] * len(found["errors"])

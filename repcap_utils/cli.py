@@ -160,6 +160,9 @@ def access(
     components: Annotated[int, typer.Option(help="Principal directions to project out first.")] = 0,
     tensor: Annotated[str | None, typer.Option(help="Name of the embedding tensor, where it is not found.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub repository.")] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Read the tokenizer of a hub repository too, to name the tokens.")
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Also keep k up to 16 in data/survey for notebook 08, or in REPCAP_OUTPUT.")
     ] = False,
@@ -173,10 +176,12 @@ def access(
 
     from repcap_utils import access_report, embeddings, linear_access, paths
 
-    if not error > 0:
-        raise RepcapError(f"error = {error:g}; it must be positive")
-    tokens = not embeddings.is_remote(source)
-    embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=tokens, unembedding=False)
+    if not 0 < error < float("inf"):
+        raise RepcapError(f"error = {error:g}; it must be positive and finite")
+    if k_max < 1:
+        raise RepcapError(f"k_max = {k_max}: give a whole number from 1 on")
+    named = tokens or not embeddings.is_remote(source)
+    embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=named, unembedding=False)
     with tqdm(disable=None, unit="pair", unit_scale=True, desc=embedding.name) as bar:
 
         def progress(done: int, total: int) -> None:
@@ -185,12 +190,13 @@ def access(
 
         found = linear_access.embedding_interference(
             embedding.weight,
-            k_max,
+            max(k_max, linear_access.DEPTH) if keep else k_max,  # what is kept is computed once
             centre=centre,
             components=components,
             folder=paths.BUILD / "access",
             progress=progress,
         )
+        found = found.up_to(k_max)
         if keep:
             linear_access.measure(embedding, variants=[(centre, components)], progress=progress)
     facts = access_report.facts(embedding, found, error, centred=centre, components=components)

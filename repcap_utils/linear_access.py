@@ -11,6 +11,7 @@ Random sparse inputs and decoders that are not linear are in `sparse_recovery`.
 import hashlib
 import math
 import multiprocessing
+import operator
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -42,8 +43,26 @@ DUALITY_GAP = 1e-9
 """Largest difference between the error of a best probe and its dual bound that is accepted."""
 
 _SCRATCH_BYTES = 2**27
-_LARGEST_POWER = 200
+_SCANNED_POWERS = 10_000
+_LARGEST_COUNT = 10**300
+_STATE_FORMAT = 2
 _RANKED_KS, _RANKED = (1, 4, 16), 10
+
+
+def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """`value` as a Python integer, which does not overflow; NumPy integers are welcome, truth values and floats are not.
+
+    Raises:
+        RepcapError: no whole number, or one outside `least` to `most` (None: no end).
+    """
+    try:
+        number = least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        end = "on" if most is None else f"to {most:.0e}" if most == _LARGEST_COUNT else f"to {most}"
+        raise RepcapError(f"{name} = {value!r}: give a whole number from {least} {end}")
+    return number
 
 
 class WorstCase(NamedTuple):
@@ -80,6 +99,10 @@ class Interference:
         """The largest k that can be asked for."""
         return self.positive.shape[1]
 
+    def up_to(self, k: int) -> "Interference":
+        """The same with a `depth` of k at most."""
+        return replace(self, positive=self.positive[:, :k], negative=self.negative[:, :k])
+
     def errors(self, k: int, inputs: str = "signed") -> np.ndarray:
         """The worst-case error of each feature (m values) over all z with at most k entries that are not zero.
 
@@ -92,7 +115,7 @@ class Interference:
         Raises:
             RepcapError: k not in 1 to `depth`, or unknown inputs.
         """
-        self._check(k)
+        k = self._checked(k)
         if inputs == "signed":
             total = self._sums["both"]
             return np.maximum(np.abs(self.gain - 1) + total[:, k - 1], total[:, k])
@@ -113,7 +136,7 @@ class Interference:
         Raises:
             RepcapError: k not in 1 to `depth`.
         """
-        self._check(k)
+        k = self._checked(k)
         return self.gain - self._sums["negative"][:, k - 1] - self._sums["positive"][:, k]
 
     def worst_case(self, k: int, inputs: str = "signed") -> WorstCase:
@@ -132,10 +155,9 @@ class Interference:
         The smallest of them is what all features together allow.
 
         Raises:
-            RepcapError: see `errors`; an error that is not positive.
+            RepcapError: see `errors`; an error that is not positive or not finite.
         """
-        if not error > 0:
-            raise RepcapError(f"error = {error:g}; it must be positive")
+        _check_error(error)
         # errors grow with k, so counting those below is finding the last one
         return sum((self.errors(k, inputs) < error).astype(int) for k in range(1, self.depth + 1))
 
@@ -149,13 +171,13 @@ class Interference:
             name: np.pad(np.cumsum(part, axis=1, dtype=np.float64), ((0, 0), (1, 0))) for name, part in parts.items()
         }
 
-    def _check(self, k: int) -> None:
-        if k < 1 or k != int(k):
-            raise RepcapError(f"k = {k}: at least one feature is active; give a whole number from 1 on")
+    def _checked(self, k: int) -> int:
+        k = whole_number("k", k)
         if k > len(self):
             raise RepcapError(f"k = {k}: no more than the m = {len(self)} features there are can be active")
         if k > self.depth:
             raise RepcapError(f"k = {k}: only the {self.depth} largest entries of each row are kept; raise k_max")
+        return k
 
 
 # --- exact worst case -------------------------------------------------------------------------------------------------
@@ -170,7 +192,8 @@ def interference(features: Matrix, probes: Matrix | None = None, k_max: int = DE
         k_max: the largest k to be asked for; no more than m are kept.
 
     Raises:
-        RepcapError: shapes that differ, a feature or probe that is zero or not finite (the first is named), k_max below 1.
+        RepcapError: shapes that differ, a feature or probe that is zero or not finite (the first is named), products that
+            overflow, k_max below 1.
 
     Float64 input gives sums good to rounding in float64; shorter types are multiplied in float32.
     """
@@ -187,6 +210,8 @@ def interference(features: Matrix, probes: Matrix | None = None, k_max: int = DE
     gain, positive, negative = [], [], []
     for start in range(0, len(a), step):
         block = b[start : start + step] @ a.T
+        if not torch.isfinite(block).all():
+            raise RepcapError("products of features and probes overflow; rescale the features")
         own = block.diagonal(start)
         gain.append(own.clone())
         own.zero_()
@@ -275,6 +300,9 @@ class _State:
             raise RepcapError(f"{path} cannot be read ({error}); delete it to start afresh") from error
         if any(part.shape != (len(rows), depth) or part.dtype != rows.tile_dtype for part in parts):
             raise RepcapError(f"{path} belongs to another computation; delete it to start afresh")
+        sound = all(bool(torch.isfinite(part).all() and (part.diff(dim=1) <= 0).all()) for part in parts)
+        if not sound or not 0 <= done <= len(rows):
+            raise RepcapError(f"{path} holds no state of this computation; delete it to start afresh")
         return cls(*(part.to(rows.matrix.device) for part in parts), done)
 
     def save(self, path: Path) -> None:
@@ -303,9 +331,7 @@ def _largest(values: Tensor, depth: int) -> Tensor:
 
 
 def _depth(k_max: int, m: int) -> int:
-    if k_max < 1:
-        raise RepcapError(f"k_max = {k_max}: at least one feature is active; give a whole number from 1 on")
-    return min(k_max, m)
+    return min(whole_number("k_max", k_max), m)
 
 
 def _pairs(count: int) -> int:
@@ -325,7 +351,7 @@ def _without_zero_rows(name: str, matrix: Matrix) -> Tensor:
 
 def _digest(matrix: Tensor, centre: bool, components: int) -> str:
     """A name for a computation: of the entries of the matrix and of what is removed from it."""
-    hashed = hashlib.sha256(f"{tuple(matrix.shape)} {matrix.dtype} {centre} {components}".encode())
+    hashed = hashlib.sha256(f"{_STATE_FORMAT} {tuple(matrix.shape)} {matrix.dtype} {centre} {components}".encode())
     for block in matrix.split(similarity.SCAN_ROWS):
         hashed.update(block.contiguous().cpu().view(torch.uint8).numpy())
     return hashed.hexdigest()[:16]
@@ -387,13 +413,9 @@ def best_probes(
             reason are named) or whose primal and dual values differ by more than `DUALITY_GAP`.
     """
     a = _float64(features)
-    wanted = list(range(len(a))) if rows is None else [int(row) for row in rows]
-    if not 1 <= k <= len(a):
-        raise RepcapError(f"k = {k}: give a whole number from 1 to the number of features, {len(a)}")
-    if not all(0 <= row < len(a) for row in wanted):
-        raise RepcapError(f"rows {wanted}: features are numbered 0 to {len(a) - 1}")
-    if max_workers < 1:
-        raise RepcapError(f"max_workers = {max_workers}: give a positive number")
+    k = whole_number("k", k, 1, len(a))
+    wanted = list(range(len(a))) if rows is None else [whole_number("row", row, 0, len(a) - 1) for row in rows]
+    max_workers = whole_number("max_workers", max_workers)
     if max_workers == 1 or len(wanted) < 2:
         return _solved(a, k, wanted)
     shares = [share.tolist() for share in np.array_split(wanted, min(max_workers, len(wanted)))]
@@ -458,8 +480,8 @@ def sufficient_dimension(m: int, k: int, error: float, failure: float = 0.5) -> 
 
     Source: theorem 2 of arXiv 2602.11246, with the constants of its proof.
     """
-    _check_dimensions(m, k, error, failure)
-    return math.ceil(2 * (k / error) ** 2 * math.log(2 * m**2 / failure))
+    m, k = _checked_dimensions(m, k, error, failure)
+    return _rounded_up(2 * (k / error) * (k / error) * (math.log(2) + 2 * math.log(m) - math.log(failure)))
 
 
 def sufficient_dimension_by_supports(m: int, k: int, error: float, failure: float = 0.5) -> int:
@@ -470,38 +492,46 @@ def sufficient_dimension_by_supports(m: int, k: int, error: float, failure: floa
     are m C(m - 1, k) 2^k such sums. The logarithm grows as k ln(m/k): the dimension as k^2 ln(m/k), a power of k below 2
     wherever k is not small beside m. Arguments and errors as in `sufficient_dimension`; at k = m the supports are of k - 1.
     """
-    _check_dimensions(m, k, error, failure)
+    m, k = _checked_dimensions(m, k, error, failure)
     others = min(k, m - 1)
     sums = math.log(m) + math.log(math.comb(m - 1, others)) + others * math.log(2)
-    return math.ceil(2 * k / error**2 * (sums - math.log(failure)))
+    return _rounded_up(2 * k / error / error * (sums - math.log(failure)))
 
 
 def average_sufficient_dimension(m: int, k: int, error: float, failure: float = 0.5) -> int:
-    """The same for one fixed support and a random dictionary: d >= (2 k / error^2) ln(2 m / failure).
+    """The same for one input z, fixed before the dictionary is drawn: d >= (2 k / error^2) ln(2 m / failure).
 
-    Arguments and errors as in `sufficient_dimension`. Each error is a sum of k independent terms, to which Hoeffding's
-    inequality applies as a whole: the square in k is a matter of the worst case.
+    Arguments and errors as in `sufficient_dimension`. Each of the m errors is a sum of k d independent terms, to which
+    Hoeffding's inequality applies as a whole. Support and values are both fixed: for all z on one support the signs can
+    follow the dictionary, and this dimension is too small.
     """
-    _check_dimensions(m, k, error, failure)
-    return math.ceil(2 * k / error**2 * math.log(2 * m / failure))
+    m, k = _checked_dimensions(m, k, error, failure)
+    return _rounded_up(2 * k / error / error * (math.log(2) + math.log(m) - math.log(failure)))
 
 
 def average_dimension(m: int, k: int, error: float) -> float:
     """The dimension at which half of all random k-sparse sign vectors are read with every error below `error`.
 
-    d = k (z_m / error)^2 with z_m = Phi^-1(1 - ln 2 / (2 m)): each of m readings errs by nearly a normal variable of
-    variance k / d, and half of all draws have all of them within z_m standard deviations.
+    d = k (z_m / error)^2 with z_m from `normal_maximum`: each of m readings errs by nearly a normal variable of variance
+    k / d, and half of all draws have all of them within z_m standard deviations. At small k and d the readings have
+    lighter tails than normal ones, and less dimension is enough.
 
     Raises:
         RepcapError: k not in 1 to m, an error outside (0, 1).
     """
-    _check_dimensions(m, k, error, 0.5)
+    m, k = _checked_dimensions(m, k, error, 0.5)
     return k * (normal_maximum(m) / error) ** 2
 
 
 def normal_maximum(m: int) -> float:
-    """z_m = Phi^-1(1 - ln 2 / (2 m)): the median of the largest magnitude of m independent standard normal variables."""
-    return float(special.ndtri(1 - math.log(2) / (2 * m)))
+    """z_m = Phi^-1((1 + 2^(-1/m)) / 2): the median of the largest magnitude of m independent standard normal variables.
+
+    Raises:
+        RepcapError: m is no whole number from 1 on.
+    """
+    m = whole_number("m", m, 1, _LARGEST_COUNT)
+    # by the upper tail, which does not round to 0 at large m
+    return float(-special.ndtri(-math.expm1(-math.log(2) / m) / 2))
 
 
 def necessary_dimension(m: int, k: int, error: float) -> int:
@@ -513,39 +543,59 @@ def necessary_dimension(m: int, k: int, error: float) -> int:
     |N|_F^2 <= m (1 + max(...)). Its trace is m, and N_ij = <b_i^(x p), a_j^(x p)> in the symmetric tensors of order p, a
     space of dimension C(d + p - 1, p) >= rank N >= (tr N)^2 / |N|_F^2. At p = 1 and m without end: d >= k^2 / E^2.
 
-    Probes with <a_i, b_i> other than 1 can be rescaled: take error / (1 - error) for the error.
+    For features and probes of any gain <a_i, b_i> and an error E < 1, ask for error = E / (1 - E): the gain is at least
+    1 - E, and dividing each probe by its own gives one of gain 1 whose error is no larger than that. At E >= 1 nothing is
+    necessary: probes of zero do.
 
     Raises:
-        RepcapError: k not in 1 to m, or an error that is not positive.
+        RepcapError: k not in 1 to m, or an error that is not positive or not finite.
     """
-    _check_sparsity(m, k)
-    if not error > 0:
-        raise RepcapError(f"error = {error:g}; it must be positive")
-    powers = 1 if k <= error else math.ceil(math.log(m) / (2 * math.log(k / error))) + 1
-    return max(_least_dimension(m, k, error, p) for p in range(1, min(powers, _LARGEST_POWER) + 1))
-
-
-def _least_dimension(m: int, k: int, error: float, p: int) -> int:
-    """The least d with C(d + p - 1, p) >= m / (1 + max(E^(2p), (m - 1) (E/k)^(2p)))."""
-    log_error = 2 * p * math.log(error)
-    spread = max(log_error, log_error - 2 * p * math.log(k) + math.log(max(m - 1, 1)))
-    # rounding must not turn an equality into a larger dimension
-    wanted = math.log(m) - np.logaddexp(0, spread) - 1e-12
+    m, k = _checked_sparsity(m, k)
+    _check_error(error)
+    powers = _powers(m, k, error)
+    wanted = _wanted(m, k, error, powers)
     low, high = 0, m
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if math.log(math.comb(middle + p - 1, p)) >= wanted else (middle, high)
+        low, high = (low, middle) if (_log_symmetric(middle, powers) >= wanted).all() else (middle, high)
     return high
+
+
+def _powers(m: int, k: int, error: float) -> np.ndarray:
+    """The p that are tried: until the bound's denominator is 1 within e^-10, each up to `_SCANNED_POWERS`, then sparsely."""
+    fall = math.log(k) - math.log(error)
+    last = 1.0 if fall <= 0 else math.ceil((math.log(m) + 10) / (2 * fall)) + 1.0
+    scanned = np.arange(1.0, min(last, _SCANNED_POWERS) + 1)
+    # every p gives a valid bound, so that leaving some out is safe
+    beyond = np.geomspace(_SCANNED_POWERS, last, _SCANNED_POWERS) if last > _SCANNED_POWERS else []
+    return np.concatenate([scanned, np.floor(beyond)])
+
+
+def _wanted(m: int, k: int, error: float, powers: np.ndarray) -> np.ndarray:
+    """ln(m / (1 + max(E^(2p), (m - 1) (E/k)^(2p)))) at each p, less what rounding may add."""
+    log_error = 2 * powers * math.log(error)
+    spread = np.maximum(log_error, log_error - 2 * powers * math.log(k) + math.log(max(m - 1, 1)))
+    return math.log(m) - np.logaddexp(0, spread) - 1e-12
+
+
+def _log_symmetric(d: int, powers: np.ndarray) -> np.ndarray:
+    """ln C(d + p - 1, p) at each p of `_powers`: a sum of positive terms as far as all p are there."""
+    consecutive = min(len(powers), _SCANNED_POWERS)
+    p = powers[consecutive:]
+    large = special.gammaln(d + p) - special.gammaln(p + 1) - special.gammaln(float(d))
+    # rounding of the terms must not turn an equality into a larger dimension
+    large += 1e-14 * special.gammaln(d + p)
+    return np.concatenate([np.cumsum(np.log1p((d - 1) / powers[:consecutive])), large])
 
 
 def guaranteed_sparsity(coherence: float, error: float) -> int:
     """The largest k with k coherence < error: ceil(error / coherence) - 1, for features that are read by themselves.
 
     Raises:
-        RepcapError: a coherence or an error that is not positive.
+        RepcapError: a coherence or an error that is not positive, not finite, or so small that no k can be named.
     """
-    if not (coherence > 0 and error > 0):
-        raise RepcapError(f"coherence = {coherence:g}, error = {error:g}; both must be positive")
+    if not (coherence > 0 and error > 0 and coherence < math.inf and error / coherence < math.inf):
+        raise RepcapError(f"coherence = {coherence:g}, error = {error:g}; both must be positive, finite numbers")
     return math.ceil(error / coherence) - 1
 
 
@@ -555,22 +605,33 @@ def typical_sparsity(rms_cosine: float, m: int, error: float) -> float:
     `average_dimension` solved for k with the root mean square of the cosines in place of 1 / sqrt(d).
 
     Raises:
-        RepcapError: a cosine or an error that is not positive, m below 1.
+        RepcapError: a cosine or an error that is not positive or not finite, m below 1.
     """
-    if not (rms_cosine > 0 and error > 0 and m >= 1):
-        raise RepcapError(f"rms_cosine = {rms_cosine:g}, m = {m}, error = {error:g}; all must be positive")
+    if not (0 < rms_cosine < math.inf and 0 < error < math.inf):
+        raise RepcapError(f"rms_cosine = {rms_cosine:g}, error = {error:g}; both must be positive, finite numbers")
     return (error / (rms_cosine * normal_maximum(m))) ** 2
 
 
-def _check_sparsity(m: int, k: int) -> None:
-    if k < 1 or k > m or k != int(k):
-        raise RepcapError(f"k = {k}: give a whole number from 1 to the number of features, m = {m}")
+def _check_error(error: float) -> None:
+    if not 0 < error < math.inf:
+        raise RepcapError(f"error = {error:g}; it must be positive and finite")
 
 
-def _check_dimensions(m: int, k: int, error: float, failure: float) -> None:
-    _check_sparsity(m, k)
+def _checked_sparsity(m: int, k: int) -> tuple[int, int]:
+    m = whole_number("m", m, 1, _LARGEST_COUNT)
+    return m, whole_number("k", k, 1, m)
+
+
+def _checked_dimensions(m: int, k: int, error: float, failure: float) -> tuple[int, int]:
     if not (0 < error < 1 and 0 < failure < 1):
         raise RepcapError(f"error = {error:g}, failure = {failure:g}; both must lie between 0 and 1, both excluded")
+    return _checked_sparsity(m, k)
+
+
+def _rounded_up(dimension: float) -> int:
+    if dimension == math.inf:
+        raise RepcapError("the dimension is beyond the range of numbers; take a larger error")
+    return math.ceil(dimension)
 
 
 # --- features and probes that do not align ----------------------------------------------------------------------------
@@ -590,12 +651,12 @@ def shared_directions(directions: np.ndarray, alignment: float) -> FeaturesAndPr
     is `alignment` up to O(mu), and every entry of M beside its diagonal at most (1 + l)^2 mu.
 
     Raises:
-        RepcapError: fewer than three directions, an alignment outside (0, 1].
+        RepcapError: fewer than three directions, one that is not finite, an alignment outside (0, 1].
 
     Source: proposition 9 of arXiv 2602.11246.
     """
-    c, scale = np.asarray(directions, dtype=float), _shared_length(alignment)
-    if c.ndim != 2 or len(c) < 3:
+    c, scale = _directions(directions), _shared_length(alignment)
+    if len(c) < 3:
         raise RepcapError(f"directions have shape {c.shape}; give a matrix of one feature or more and two shared rows")
     return FeaturesAndProbes(c[:-2] + scale * c[-2], c[:-2] + scale * c[-1])
 
@@ -611,8 +672,8 @@ def shared_directions_coherence(k: int, error: float, alignment: float) -> float
 
     Source: proposition 9 of arXiv 2602.11246, corrected.
     """
-    if not (k >= 1 and error > 0):
-        raise RepcapError(f"k = {k}, error = {error:g}; k must be at least 1 and the error positive")
+    k = whole_number("k", k)
+    _check_error(error)
     return error / (k * (1 + _shared_length(alignment)) ** 2)
 
 
@@ -622,9 +683,9 @@ def detached(directions: np.ndarray, alignment: float) -> FeaturesAndProbes:
     <b_i, a_j> = <c_i, c_j> exactly, and for unit rows c_i of `directions` (m x d) cos(a_i, b_i) = 1/(1 + l^2) = alignment.
 
     Raises:
-        RepcapError: an alignment outside (0, 1].
+        RepcapError: directions that are no matrix of finite numbers, an alignment outside (0, 1].
     """
-    c, scale = np.asarray(directions, dtype=float), _shared_length(alignment)
+    c, scale = _directions(directions), _shared_length(alignment)
     own, other = np.full((len(c), 1), scale), np.zeros((len(c), 1))
     return FeaturesAndProbes(np.hstack([c, own, other]), np.hstack([c, other, own]))
 
@@ -635,8 +696,9 @@ def equal_cosines(m: int, cosine: float) -> np.ndarray:
     Raises:
         RepcapError: m below 1 or a cosine outside [0, 1).
     """
-    if m < 1 or not 0 <= cosine < 1:
-        raise RepcapError(f"m = {m}, cosine = {cosine:g}; m must be at least 1 and the cosine in [0, 1)")
+    m = whole_number("m", m)
+    if not 0 <= cosine < 1:
+        raise RepcapError(f"cosine = {cosine:g}; it must lie in [0, 1)")
     return np.linalg.cholesky(np.full((m, m), cosine) + (1 - cosine) * np.eye(m))
 
 
@@ -650,7 +712,7 @@ def least_alignment(error: float, norm: float) -> float:
 
     Source: proposition 11 of arXiv 2602.11246.
     """
-    if not 0 < error < 1 or not norm**2 >= (1 - error) * (1 - 1e-15):
+    if not 0 < error < 1 or not (math.sqrt(1 - error) * (1 - 1e-15) <= norm < math.inf):
         raise RepcapError(
             f"error = {error:g}, norm = {norm:g}; the error must lie in (0, 1) and the norm be sqrt(1 - error) or more"
         )
@@ -687,8 +749,15 @@ def sharp_largest_cosine(error: float, norm: float) -> float:
     return math.cos(math.acos(min(1.0, error / norm**2)) - math.acos(alignment))
 
 
+def _directions(directions: np.ndarray) -> np.ndarray:
+    c = np.asarray(directions, dtype=float)
+    if c.ndim != 2 or not np.isfinite(c).all():
+        raise RepcapError(f"directions have shape {c.shape}; give a matrix of finite numbers, one direction a row")
+    return c
+
+
 def _shared_length(alignment: float) -> float:
-    if not 0 < alignment <= 1:
+    if not 0 < alignment <= 1 or 1 / alignment == math.inf:
         raise RepcapError(f"alignment = {alignment:g}; the cosine of a feature and its probe must lie in (0, 1]")
     return math.sqrt(1 / alignment - 1)
 

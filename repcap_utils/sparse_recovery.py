@@ -61,7 +61,11 @@ def matching_pursuit(features: np.ndarray, x: np.ndarray, k: int) -> Decoded:
     """Orthogonal matching pursuit (scikit-learn): k features chosen one by one, fitted by least squares after each.
 
     It does not converge where a chosen feature depends linearly on the earlier ones.
+
+    Raises:
+        RepcapError: k is no whole number from 1 to the number of features.
     """
+    k = linear_access.whole_number("k", k, 1, len(features))
     from sklearn.linear_model import orthogonal_mp  # loaded late: it takes a second
 
     with warnings.catch_warnings(record=True) as caught:
@@ -91,12 +95,12 @@ def simulate(decoder: str, m: int, k: int, d: int, *, trials: int, seed: int) ->
         seed: the generator is SeedSequence([seed, m, k, d]), the same for every decoder.
 
     Raises:
-        RepcapError: an unknown decoder, k not in 1 to m, d or trials below 1.
+        RepcapError: an unknown decoder, k not in 1 to m, d or trials below 1, a seed below 0.
     """
     if decoder not in DECODERS:
         raise RepcapError(f"unknown decoder {decoder!r}; there are {', '.join(DECODERS)}")
-    if not 1 <= k <= m or d < 1 or trials < 1:
-        raise RepcapError(f"m = {m}, k = {k}, d = {d}, trials = {trials}: k must lie in 1 to m, the others be positive")
+    m, d, trials = (linear_access.whole_number(name, value) for name, value in (("m", m), ("d", d), ("trials", trials)))
+    k, seed = linear_access.whole_number("k", k, 1, m), linear_access.whole_number("seed", seed, 0)
     generator = np.random.default_rng(np.random.SeedSequence([seed, m, k, d]))
     successes = not_converged = 0
     for _ in range(trials):
@@ -124,9 +128,16 @@ def half_dimension(d: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> Hal
         successes, trials: counts at each.
 
     Raises:
-        RepcapError: the share of successes does not rise with d from below one half to above it.
+        RepcapError: lists that are empty, differ in length or hold no counts; the share of successes does not rise with d
+            from below one half to above it, or at once from none to all, where no slope can be fitted.
     """
     d, won, tried = (np.asarray(values, dtype=float) for values in (d, successes, trials))
+    if not (d.ndim == 1 and len(d) and d.shape == won.shape == tried.shape):
+        raise RepcapError(
+            "d, successes and trials must be lists of one length, not empty; give one of each a dimension"
+        )
+    if not ((d > 0) & (d < np.inf) & (won >= 0) & (won <= tried) & (tried > 0) & (tried < np.inf)).all():
+        raise RepcapError("give positive dimensions, and successes between 0 and the number of trials at each")
     share = won / tried
     if not (
         share.min() < 0.5 < share.max()
@@ -135,6 +146,8 @@ def half_dimension(d: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> Hal
         raise RepcapError(
             "successes do not rise with d through one half; make trials at smaller and at larger dimensions"
         )
+    if d[won < tried].max() <= d[won > 0].min():
+        raise RepcapError("all trials fail below one dimension and succeed above it; make trials at dimensions between")
     centre = np.log(d).mean()
     design = np.stack([np.ones_like(d), np.log(d) - centre], axis=1)
 
@@ -175,7 +188,7 @@ def cells() -> list[dict[str, object]]:
     found = []
     for k in range(2, 33):
         for decoder, middle, trials in (
-            (LINEAR, linear_access.average_dimension(1000, k, ERROR), 50),
+            (LINEAR, 46.0301 * k, 50),
             (MATCHING, 3.0 + 7.8 * k, 50),
             (BASIS, 4.0 + 4.8 * k, 30),
         ):

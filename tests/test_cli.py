@@ -348,6 +348,8 @@ def test_models_are_listed():
         (["capacity", "--d", "64", "--epsilon", "0"], "epsilon"),
         (["capacity", "--d", "64", "--epsilon", "nan"], "epsilon"),
         (["access", "smollm2-135m", "--error", "0"], "error = 0"),
+        (["access", "smollm2-135m", "--error", "inf"], "error = inf"),
+        (["access", "smollm2-135m", "--k-max", "0"], "k_max = 0"),
         (["access", "no-such-model"], "no source 'no-such-model'"),
         (["sweep", "--cells", "2000"], "k x d"),
         (["sweep", "--cells", "20x0"], "20x0"),

@@ -127,6 +127,16 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path)
     with pytest.raises(TypeError):
         linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path, centre=True)
+    whole = dict(np.load(state))
+    for damage in (
+        {"done": 91},
+        {"done": -1},
+        {"positive": whole["positive"][:, ::-1]},
+        {"negative": np.nan * whole["negative"]},
+    ):
+        np.savez(state, **(whole | damage))
+        with pytest.raises(RepcapError, match="holds no state of this computation"):
+            linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path)
     state.write_bytes(b"PK damaged")
     with pytest.raises(RepcapError, match=r"cannot be read .* delete it to start afresh"):
         linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path)
@@ -156,27 +166,51 @@ def test_usable_sparsity_is_the_last_k_below_the_error():
         (lambda: linear_access.interference(np.array([[1.0, np.nan], [1, 1]])), "row 0 of weight holds a NaN"),
         (lambda: linear_access.interference(np.eye(2), k_max=0), "k_max = 0"),
         (lambda: linear_access.interference(np.eye(3)).errors(4), "no more than the m = 3 features"),
-        (lambda: linear_access.interference(np.eye(3)).errors(0), "at least one feature is active"),
+        (lambda: linear_access.interference(np.eye(3)).errors(0), "k = 0: give a whole number from 1 on"),
+        *(
+            (lambda k=k: linear_access.interference(np.eye(3)).margins(k), f"k = {shown}: give a whole number")
+            for k, shown in ((math.nan, "nan"), (math.inf, "inf"), (True, "True"), (1.5, "1.5"), ("2", "'2'"))
+        ),
+        (lambda: linear_access.interference(1e200 * np.ones((3, 2))), "overflow; rescale"),
+        (lambda: linear_access.interference(np.float32(1e30) * np.ones((3, 2), np.float32)), "overflow; rescale"),
         (lambda: linear_access.interference(np.eye(3), k_max=2).margins(3), "raise k_max"),
         (lambda: linear_access.interference(np.eye(3)).errors(1, "complex"), "unknown inputs 'complex'"),
         (lambda: linear_access.interference(np.eye(3)).usable_sparsity(0.0), "must be positive"),
+        (lambda: linear_access.interference(np.eye(3)).usable_sparsity(math.inf), "error = inf"),
         (lambda: linear_access.embedding_interference(np.eye(1)), "1 rows with a direction"),
         (lambda: linear_access.embedding_interference(np.eye(3), tile=0), "tile is 0"),
         (lambda: linear_access.best_probes(np.eye(3), 4), "k = 4"),
-        (lambda: linear_access.best_probes(np.eye(3), 1, [3]), "numbered 0 to 2"),
+        (lambda: linear_access.best_probes(np.eye(3), math.nan), "k = nan"),
+        (lambda: linear_access.best_probes(np.eye(3), 1, [3]), "row = 3: give a whole number from 0 to 2"),
+        (lambda: linear_access.best_probes(np.eye(3), 1, [1.7]), "row = 1.7"),
         (lambda: linear_access.best_probes(np.eye(3), 1, max_workers=0), "max_workers = 0"),
         (lambda: linear_access.best_probes(np.zeros((2, 2)), 1), "2 of the features are zero"),
         (lambda: linear_access.sufficient_dimension(10, 11, 0.5), "k = 11"),
         (lambda: linear_access.sufficient_dimension(10, 2, 1.5), "error = 1.5"),
         (lambda: linear_access.necessary_dimension(10, 0, 0.5), "k = 0"),
         (lambda: linear_access.necessary_dimension(10, 1, 0.0), "error = 0"),
+        (lambda: linear_access.necessary_dimension(10, 1, math.inf), "error = inf"),
+        (lambda: linear_access.sufficient_dimension(math.nan, 2, 0.5), "m = nan"),
+        (lambda: linear_access.sufficient_dimension(10.5, 2, 0.5), "m = 10.5"),
+        (lambda: linear_access.sufficient_dimension(10, 2, 1e-200), "beyond the range"),
+        (lambda: linear_access.average_dimension(10**400, 2, 0.5), r"from 1 to 1e\+300"),
+        (lambda: linear_access.normal_maximum(0), "m = 0"),
         (lambda: linear_access.guaranteed_sparsity(0.0, 0.5), "both must be positive"),
-        (lambda: linear_access.typical_sparsity(0.1, 0, 0.5), "all must be positive"),
+        (lambda: linear_access.guaranteed_sparsity(math.inf, 1.0), "both must be positive"),
+        (lambda: linear_access.guaranteed_sparsity(1e-320, 1.0), "both must be positive"),
+        (lambda: linear_access.typical_sparsity(0.1, 0, 0.5), "m = 0"),
+        (lambda: linear_access.typical_sparsity(math.inf, 10, 0.5), "both must be positive"),
         (lambda: linear_access.shared_directions(np.eye(2), 0.5), "two shared rows"),
         (lambda: linear_access.shared_directions(np.eye(4), 0.0), "alignment = 0"),
+        (lambda: linear_access.shared_directions(np.full((4, 4), np.nan), 0.5), "finite numbers"),
+        (lambda: linear_access.detached(np.ones(3), 0.5), r"shape \(3,\)"),
         (lambda: linear_access.shared_directions_coherence(0, 0.5, 0.5), "k = 0"),
+        (lambda: linear_access.shared_directions_coherence(2.5, 0.5, 0.5), "k = 2.5"),
+        (lambda: linear_access.equal_cosines(1.5, 0.3), "m = 1.5"),
         (lambda: linear_access.equal_cosines(3, 1.0), "cosine = 1"),
         (lambda: linear_access.least_alignment(0.5, 0.5), "norm be sqrt"),
+        (lambda: linear_access.least_alignment(0.1, -1.0), "norm be sqrt"),
+        (lambda: linear_access.least_alignment(0.1, math.inf), "norm be sqrt"),
         (lambda: linear_access.sharp_largest_cosine(0.6, 1.0), "holds up to 1/2"),
     ],
 )
@@ -320,6 +354,37 @@ def test_average_dimension_by_its_reference_value():
     )
 
 
+def test_an_average_dimension_is_for_one_input_and_not_for_the_signs_that_suit_a_dictionary():
+    m, k, error = 1000, 32, 0.5
+    d = linear_access.average_sufficient_dimension(m, k, error)
+    assert d == 2124
+    generator = np.random.default_rng(0)
+    z = np.zeros(m, dtype=np.float32)
+    z[:k] = generator.choice([-1, 1], k)
+    fixed = chosen = 0
+    for _ in range(12):
+        features = generator.choice(np.float32([-1, 1]), (m, d)) / np.float32(math.sqrt(d))
+        fixed += np.abs(features @ (z @ features) - z).max() < error
+        onto = features @ features[:k].T
+        onto[np.arange(k), np.arange(k)] = 0
+        chosen += np.abs(onto).sum(axis=1).max() < error
+    assert fixed >= 6
+    assert chosen == 0
+
+
+@pytest.mark.parametrize("m", [1, 2, 10**16, 10**30])
+def test_normal_maximum_at_both_ends(m):
+    found = linear_access.normal_maximum(m)
+    assert m > 1 or found == pytest.approx(0.6744897502, abs=1e-9)
+    assert math.exp(m * math.log1p(-math.erfc(found / math.sqrt(2)))) == pytest.approx(0.5, abs=1e-9)
+
+
+def test_numpy_integers_do_not_overflow():
+    for rule in (linear_access.sufficient_dimension, linear_access.average_sufficient_dimension):
+        assert rule(np.int64(5 * 10**9), np.int32(2), 0.5) == rule(5 * 10**9, 2, 0.5)
+        assert rule(np.int32(100000), 2, 0.5) == rule(100000, 2, 0.5)
+
+
 def test_normal_maximum_is_the_median():
     draws = np.abs(np.random.default_rng(0).normal(size=(4000, 100))).max(axis=1)
     assert np.median(draws) == pytest.approx(linear_access.normal_maximum(100), abs=0.03)
@@ -345,17 +410,51 @@ def test_nothing_beats_the_necessary_dimension(seed):
 
 
 @pytest.mark.parametrize(
-    ("m", "k", "error"), [(100, 3, 0.3), (5000, 4, 0.9), (10**6, 8, 0.4), (7, 7, 1e-6), (9, 2, 3.0)]
+    ("m", "k", "error", "powers"),
+    [
+        (100, 3, 0.3, 40),
+        (5000, 4, 0.9, 40),
+        (10**6, 8, 0.4, 40),
+        (7, 7, 1e-6, 40),
+        (9, 2, 3.0, 40),
+        (300, 2, 1.99, 400),
+        (10**6, 1, 0.97, 2000),
+        (10**6, 1, 0.99, 8000),
+        (10**6, 1, 0.999, 8000),
+    ],
 )
-def test_necessary_dimension_is_the_largest_over_all_powers(m, k, error):
+def test_necessary_dimension_is_the_largest_over_all_powers(m, k, error, powers):
     found = linear_access.necessary_dimension(m, k, error)
 
     def admits(d: int, p: int) -> bool:
         spread = max(error ** (2 * p), (m - 1) * (error / k) ** (2 * p))
         return math.comb(d + p - 1, p) >= m / (1 + spread) * (1 - 1e-11)
 
-    assert all(admits(found, p) for p in range(1, 40))
-    assert found == 1 or not all(admits(found - 1, p) for p in range(1, 40))
+    assert all(admits(found, p) for p in range(1, powers))
+    assert found == 1 or not all(admits(found - 1, p) for p in range(1, powers))
+
+
+def test_necessary_dimension_reaches_where_few_powers_are_tried():
+    # two lines at least, however near to 1 the error of 10^6 features is
+    assert linear_access.necessary_dimension(10**6, 1, 1 - 1e-12) == 2
+
+
+def test_probes_of_any_gain_need_less_than_those_of_unit_gain():
+    """Lines in a plane read by probes of half their length: the bound for unit gain does not cover them."""
+    angles = np.arange(100) * math.pi / 100
+    lines = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    error = linear_access.interference(lines, 0.501 * lines).worst_case(1).error
+    assert error < 0.502
+    assert linear_access.necessary_dimension(100, 1, error) > 2
+    assert linear_access.necessary_dimension(100, 1, error / (1 - error)) <= 2
+    generator = np.random.default_rng(0)
+    for m, d in [(40, 20), (200, 120)]:
+        features = generator.normal(size=(m, d))
+        probes = linear_access.least_squares_probes(features) * generator.uniform(0.7, 1.1, (m, 1))
+        found = linear_access.interference(features, probes)
+        for k in (1, 2):
+            error = found.worst_case(k).error
+            assert error >= 1 or linear_access.necessary_dimension(m, k, error / (1 - error)) <= d
 
 
 def test_sparsities_of_a_coherence():

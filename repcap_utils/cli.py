@@ -5,13 +5,16 @@ import sys
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repcap_utils import __version__
 from repcap_utils.errors import RepcapError
 from repcap_utils.texts import bytes_shown, duration
+
+if TYPE_CHECKING:
+    from repcap_utils.embeddings import Embedding
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -133,20 +136,27 @@ def epsilon(
     as_json: Json = False,
 ) -> None:
     """Epsilon and capacity of a model's token embeddings, exact over all pairs, beside the published models."""
-    from repcap_utils import embeddings, model_report, survey
-    from repcap_utils.containers import VocabularyError
+    from repcap_utils import model_report, survey
 
     options = {"tensor": tensor, "unembedding": unembedding, "revision": revision, "allow_download": allow_download}
-    note = "not read from the hub; --tokens does" if embeddings.is_remote(source) and not tokens else None
-    try:
-        embedding = embeddings.load(source, **options, tokens=note is None)
-    except VocabularyError as error:
-        embedding, note = embeddings.load(source, **options, tokens=False), str(error)
+    embedding, note = _loaded(source, tokens, **options)
     components = model_report.PROFILE if profile else model_report.MEAN_ROW
     facts = model_report.facts(embedding, unembedding=unembedding, components=components, note=note)
     if keep:
         survey.keep(embedding)
     print(json.dumps(facts, indent=2) if as_json else "\n".join(model_report.lines(facts)))
+
+
+def _loaded(source: str, tokens: bool, **options: object) -> "tuple[Embedding, str | None]":
+    """A source's embedding, and why it has no token strings, where there is more to say than that none were found."""
+    from repcap_utils import embeddings
+    from repcap_utils.containers import VocabularyError
+
+    note = "not read from the hub; --tokens does" if embeddings.is_remote(source) and not tokens else None
+    try:
+        return embeddings.load(source, **options, tokens=note is None), note
+    except VocabularyError as error:
+        return embeddings.load(source, **options, tokens=False), str(error)
 
 
 @app.command()
@@ -174,14 +184,13 @@ def access(
     """
     from tqdm import tqdm
 
-    from repcap_utils import access_report, embeddings, linear_access, paths
+    from repcap_utils import access_report, linear_access, paths
 
     if not 0 < error < float("inf"):
         raise RepcapError(f"error = {error:g}; it must be positive and finite")
     if k_max < 1:
         raise RepcapError(f"k_max = {k_max}: give a whole number from 1 on")
-    named = tokens or not embeddings.is_remote(source)
-    embedding = embeddings.load(source, tensor=tensor, revision=revision, tokens=named, unembedding=False)
+    embedding, _ = _loaded(source, tokens, tensor=tensor, revision=revision, unembedding=False)
     with tqdm(disable=None, unit="pair", unit_scale=True, desc=embedding.name) as bar:
 
         def progress(done: int, total: int) -> None:

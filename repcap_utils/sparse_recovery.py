@@ -199,9 +199,18 @@ def cells() -> list[dict[str, object]]:
     return found
 
 
+def read(store: Path = STORE) -> pd.DataFrame:
+    """The simulated cells, one a row.
+
+    Raises:
+        RepcapError: the file is no such table.
+    """
+    return stores.read(store, _KEY)
+
+
 def run(wanted: Iterable[Mapping[str, object]], store: Path = STORE) -> pd.DataFrame:
     """Simulate the cells that a store lacks, each kept as it finishes; return the rows of the store."""
-    done = set(stores.read(store).reindex(columns=_KEY).itertuples(index=False, name=None))
+    done = set(read(store)[list(_KEY)].itertuples(index=False, name=None))
     for cell in wanted:
         if tuple(cell[name] for name in _KEY) in done:
             continue
@@ -209,7 +218,7 @@ def run(wanted: Iterable[Mapping[str, object]], store: Path = STORE) -> pd.DataF
         row = dict(cell) | {"successes": found.successes, "not_converged": found.not_converged}
         stores.keep(store, [row | {"version": __version__, "commit": sweep.commit()}], by=_KEY)
         logging.info("%s: %d of %d", ", ".join(str(cell[name]) for name in _KEY), found.successes, found.trials)
-    return stores.read(store)
+    return read(store)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,16 @@ from repcap_utils import paths, tables
 from repcap_utils.errors import RepcapError
 
 
-def read(store: Path) -> pd.DataFrame:
-    """The stored rows; an empty table with the column `name` where nothing has been stored.
+def read(store: Path, by: Sequence[str] = ("name",)) -> pd.DataFrame:
+    """The stored rows; an empty table with the columns `by` where nothing has been stored.
 
     Raises:
         RepcapError: the file is no such table.
     """
     if not store.is_file():
-        return pd.DataFrame({"name": []}, dtype=str)
+        return pd.DataFrame(columns=list(by), dtype=str)
     table = tables.read(store, literal=True)
-    require(store, table, ["name"])
+    require(store, table, by)
     return table
 
 
@@ -40,12 +40,12 @@ def keep(
     names: Sequence[str] | None = None,
     digits: int = 6,
 ) -> None:
-    """Put the rows (each with a `name`) into a store in place of all rows of those models, atomically.
+    """Put rows into a store in place of all rows of the same models (or of what `by` names), atomically.
 
     The order within a model stays as given. Rows of other models are kept character by character.
 
     Args:
-        by: with more columns than the name, rows stand for a model's variant: earlier ones that agree in all of them go.
+        by: earlier rows that agree with a new one in all of these columns go; with more than the name, those of a variant.
         names: the models whose earlier rows go; by default those that `rows` name.
         digits: decimals of a float; those beyond differ between processors.
 

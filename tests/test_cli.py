@@ -215,6 +215,15 @@ def test_kept_figures_go_to_the_output_folder(tmp_path):
     assert (stores / "epsilon.csv").read_text().splitlines()[1].startswith(f"{tmp_path.name},400,32,")
 
 
+def test_access_needs_no_tokenizer(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    path = model_file(tmp_path)
+    (path.parent / "vocab.txt").write_text("")
+    facts = json.loads(runner.invoke(cli.app, ["access", str(path), "--k-max", "2", "--json"]).output)
+    assert facts["signed"]["worst_tokens"] is None
+    assert len(facts["signed"]["errors"]) == 2
+
+
 def test_access_of_a_file(tmp_path, monkeypatch):
     path = model_file(tmp_path)
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")

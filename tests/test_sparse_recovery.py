@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from repcap_utils import linear_access, paths, sparse_recovery, stores
+from repcap_utils import linear_access, sparse_recovery
 from repcap_utils.errors import RepcapError
 from repcap_utils.sparse_recovery import BASIS, DECODERS, LINEAR, MATCHING
 
@@ -119,7 +119,7 @@ def test_a_store_is_completed_and_not_repeated(tmp_path, monkeypatch):
 
 
 def test_the_committed_trials_are_those_of_the_study():
-    table = stores.read(paths.SWEEPS / "sparse_recovery.csv")
+    table = sparse_recovery.read()
     key = ["decoder", "m", "k", "d", "seed", "trials"]
     stored = {tuple(row) for row in table[key].itertuples(index=False)}
     assert {tuple(cell[name] for name in key) for cell in sparse_recovery.cells()} == stored

@@ -168,6 +168,12 @@ def test_both_kinds_of_measurement_are_stored(planted, folder):
     assert set(stores.read(lexical.PAIRS)["name"]) == set(stores.read(lexical.ANALOGY)["name"]) == {"small"}
 
 
+def test_without_an_edge_the_neighbours_alone_are_stored(planted, folder):
+    lexical.measure_neighbours(planted, None)
+    assert set(stores.read(lexical.TAIL)["pairs"]) == {"nearest"}
+    assert stores.read(lexical.PRIMARY)["count"].sum() == len(planted.weight)
+
+
 def test_a_sample_of_a_large_vocabulary(planted, folder, monkeypatch):
     monkeypatch.setattr(lexical, "SAMPLE", 6)
     lexical.measure_sample(planted)

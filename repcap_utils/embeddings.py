@@ -118,7 +118,7 @@ class Embedding:
             spread over these; 0 without one.
         vocab_size: what the configuration says, or None. A matrix with more rows is padded.
         notes: doubts about the choice of the tensor, one line each: a shape that disagrees with the configuration, other
-            matrices that could have been meant.
+            matrices that could have been meant, a part of the index that was not read.
     """
 
     weight: torch.Tensor = field(repr=False)
@@ -191,7 +191,7 @@ def load(
         head=head.state,
         head_rows=head.rows,
         vocab_size=_declared(container.config).rows,
-        notes=notes,
+        notes=(*notes, *_unread_names(container)),
     )
 
 
@@ -269,6 +269,17 @@ def _hub_facts(container: Container, name: str) -> dict[str, Any]:
     }
 
 
+def _unread_names(container: Container) -> tuple[str, ...]:
+    """The note that a part of a remote repository's index was not read, where a head could still be named."""
+    unread = getattr(container, "unread_index", 0)
+    if not unread:
+        return ()
+    return (
+        f"of the index, {unread / 1e6:.1f} MB in its middle were not read: a head that only they name would not be seen; "
+        "--tensor with any name from there reads all of it",
+    )
+
+
 def _existing(text: str) -> Path | None:
     try:
         path = Path(text).expanduser()
@@ -335,7 +346,7 @@ def _chosen(container: Container, tensor: str | None) -> _Choice:
         shape = container.entry(tensor).shape
         fit = _fit(shape, sizes, lambda: None)
         return _Choice(tensor, fit.turned, _doubts(tensor, shape, fit, sizes))
-    names = _candidates(container.names())
+    names = _candidates(container.names()) or _candidates(_all_names(container))
     if not names:
         raise RepcapError(
             f"{_where(container)}: no token embedding under a known name; choose one with tensor= (--tensor): "
@@ -469,6 +480,12 @@ def _times(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
+def _all_names(container: Container) -> list[str]:
+    """Every tensor, also those that a remote repository's large index names in the part that was left out at first."""
+    getattr(container, "complete", lambda: False)()
+    return container.names()
+
+
 def _matrices(container: Container) -> str:
     """Up to 8 matrices of the file, those with the most rows first, for an error message.
 
@@ -490,7 +507,7 @@ def _matrices(container: Container) -> str:
 
 
 def _require(container: Container, name: str) -> None:
-    if name not in container.names():
+    if name not in container.names() and name not in _all_names(container):
         raise RepcapError(
             f"{_where(container)}, tensor {name!r}: there is none; choose one with tensor= (--tensor): "
             f"{_matrices(container)}"

@@ -5,9 +5,11 @@ What is read: the repository's listing (which pins the commit), the index, the h
 the bytes of the tensor, which become a safetensors file of its own, with its provenance beside it, in
 `$HF_HOME/assets/repcap/OWNER--NAME/COMMIT/`, where the next reader finds it without a network.
 
-Traffic is the tensor and, besides, at most SLACK_BYTES and the index. Up to some ten thousand tensors the index is within
-that allowance; it grows with their number, to some MB for mixtures of hundreds of experts. Whether a stored head equals the
-embedding is decided by a sample: a few rows in several places (`HubContainer.sample`), unless the head itself is asked for.
+Traffic is the tensor and at most 1 MB besides, as long as the shard's header (0.1 MB for a thousand tensors) allows it. Of
+an index above INDEX_BYTES, as mixtures of many experts have, only the two ends are read, where embedding and head stand
+both in the order of modules and in that of names; the rest is read when what is sought is not there. Whether a stored head
+equals the embedding is decided by a sample: a few rows in several places (`HubContainer.sample`), unless the head itself is
+asked for.
 """
 
 import itertools
@@ -60,6 +62,8 @@ LONGEST_WAIT_S = 60.0
 """What a server may ask for at most by Retry-After."""
 SLACK_BYTES = 1 << 20
 """What may be read besides the tensor: index, header, or the rest of a file whose server knows no byte ranges."""
+INDEX_BYTES = 256 << 10
+"""What is read of an index before the sought tensor is known to be in neither of its ends."""
 MAX_HEADER_BYTES = 100 << 20
 SAMPLE_BYTES = SLACK_BYTES // 2
 """What a sample of a matrix may take, unless its rows are longer than that."""
@@ -70,6 +74,8 @@ _PICKLED, _PICKLED_INDEX = constants.PYTORCH_WEIGHTS_NAME, f"{constants.PYTORCH_
 _TOKEN_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 _FILE_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".json")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_INDEX_PAIR = re.compile(rb'"([^"\\]+)"\s*:\s*"([^"\\]+\.safetensors)"')
+_SHARD = re.compile(r"(.+)-\d+-of-(\d+\.safetensors)")
 _TYPES = {
     "F64": ("float64", 8),
     "F32": ("float32", 4),
@@ -431,7 +437,7 @@ class _Remote:
 
     Attributes:
         traffic: bytes that arrived.
-        read_whole: the size of each file of which all was needed, whether it arrived now or was cached.
+        needed: bytes that were needed of each index and configuration, whether they arrived now or were cached.
     """
 
     def __init__(self, repo_id: str, commit: str, files: dict[str, int | None], folder: Path) -> None:
@@ -440,17 +446,22 @@ class _Remote:
         self.files = files
         self.folder = folder
         self.traffic = 0
-        self.read_whole: dict[str, int] = {}
+        self.needed: dict[str, int] = {}
         self._counting = threading.Lock()
 
     def __str__(self) -> str:
         return f"{self.repo_id}@{self.commit[:8]}"
 
+    def downloaded(self, file: str) -> Path | None:
+        """Where a whole file lies in the hub's own cache, or None."""
+        found = try_to_load_from_cache(self.repo_id, file, cache_dir=constants.HF_HUB_CACHE, revision=self.commit)
+        return Path(found) if isinstance(found, str) else None
+
     def download(self, file: str) -> tuple[Path, int]:
         """The whole of a file, in the hub's own cache, and the bytes that this took."""
-        cached = try_to_load_from_cache(self.repo_id, file, cache_dir=constants.HF_HUB_CACHE, revision=self.commit)
-        if isinstance(cached, str):
-            return Path(cached), 0
+        cached = self.downloaded(file)
+        if cached is not None:
+            return cached, 0
         with _cache_errors(), _translated(self.repo_id, file, is_listed=True):
             path = _persist(
                 lambda: hf_hub_download(
@@ -469,7 +480,7 @@ class _Remote:
         """A small JSON object of the repository."""
         path, size = self.download(file)
         self.count(size)
-        self.read_whole[file] = path.stat().st_size
+        self.needed[file] = path.stat().st_size
         try:
             content = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
@@ -477,6 +488,15 @@ class _Remote:
         if not isinstance(content, dict):
             raise RepcapError(f"{self}, {file}: not a JSON object; the repository is damaged, name another revision")
         return content
+
+    def part(self, file: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of a file, from the hub's own cache where it lies there."""
+        cached = self.downloaded(file)
+        if cached is not None:
+            return cached.read_bytes()[start:stop]
+        content = bytearray()
+        self.read(file, start, stop, lambda _position, piece: content.extend(piece))
+        return bytes(content)
 
     def count(self, size: int) -> None:
         with self._counting:
@@ -652,15 +672,34 @@ class HubContainer:
         self.revision = remote.commit
         self.tokenizer_traffic = 0
         self._headers: dict[str, _Header] = {}
+        self._is_partial = False
         self._file_of = self._locate()
 
     def _locate(self) -> dict[str, str]:
-        """The file of each tensor."""
+        """The file of each tensor; of a large index that of the tensors at its ends."""
         files = self._remote.files
         single = _SINGLE if _SINGLE in files else None if _INDEX in files else _lone_safetensors(files)
         if single is not None:
             return dict.fromkeys(self._header(single).extents, single)
-        return _weight_map(self._remote, _INDEX)
+        ends = _index_ends(self._remote, _INDEX)
+        self._is_partial = ends is not None
+        return ends or _weight_map(self._remote, _INDEX)
+
+    def complete(self) -> bool:
+        """Read all of an index of which only the ends were read; whether `names` may give more than before."""
+        if not self._is_partial:
+            return False
+        self._file_of = _weight_map(self._remote, _INDEX)
+        self._is_partial = False
+        return True
+
+    @property
+    def unread_index(self) -> int:
+        """Bytes in the middle of a large index, whose tensors `names` lacks; 0 where it gives all."""
+        return self._remote.files[_INDEX] - INDEX_BYTES if self._is_partial else 0
+
+    def _has(self, name: str) -> bool:
+        return name in self._file_of or (self.complete() and name in self._file_of)
 
     def _header(self, file: str) -> _Header:
         if file not in self._headers:
@@ -668,7 +707,7 @@ class HubContainer:
         return self._headers[file]
 
     def _extent(self, name: str) -> _Extent:
-        if name not in self._file_of:
+        if not self._has(name):
             raise RepcapError(
                 f"{self._remote}: no tensor {name!r}; there are {_listed(sorted(self._file_of))}; choose one with --tensor"
             )
@@ -688,7 +727,13 @@ class HubContainer:
     @property
     def total_bytes(self) -> int | None:
         """Bytes of all files of weights, which a full download would read; None where the hub does not tell."""
-        return _sum(self._remote.files, sorted(set(self._file_of.values())))
+        shards = set(self._file_of.values())
+        if self._is_partial:
+            series = {match.groups() for name in shards if (match := _SHARD.fullmatch(name))}
+            shards |= {
+                name for name in self._remote.files if (match := _SHARD.fullmatch(name)) and match.groups() in series
+            }
+        return _sum(self._remote.files, sorted(shards))
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -734,7 +779,7 @@ class HubContainer:
         scale = self._scale_name(name)
         files = {self._extent(part).file for part in (name, scale) if part is not None}
         headers = sum(self._header(file).start for file in files)
-        return sum(self._remote.read_whole.values()) + headers + self.byte_count(name)
+        return sum(self._remote.needed.values()) + headers + self.byte_count(name)
 
     def is_costly(self, _name: str) -> bool:
         """Whether anything about a tensor can only be told by downloading a whole file of weights."""
@@ -798,7 +843,7 @@ class HubContainer:
         """The scale of a float8 tensor, or None."""
         if self.entry(name).storage not in containers.FLOAT8:
             return None
-        return next((scale for scale in containers.scale_names(name) if scale in self._file_of), None)
+        return next((scale for scale in containers.scale_names(name) if self._has(scale)), None)
 
     def _stored(self, name: str, extent: _Extent, label: str | None = None) -> torch.Tensor:
         """A tensor, or a part of one, as it is stored, out of the cache once it is there under its label."""
@@ -884,7 +929,7 @@ class _PickledContainer(HubContainer):
         return self._whole(self._file_of[name]).read(name)
 
     def needed_bytes(self, name: str) -> int:
-        return sum(self._remote.read_whole.values()) + self._whole(self._file_of[name]).file_of(name).stat().st_size
+        return sum(self._remote.needed.values()) + self._whole(self._file_of[name]).file_of(name).stat().st_size
 
     def is_costly(self, name: str) -> bool:
         return self._file_of[name] not in self._opened
@@ -900,6 +945,29 @@ def _weight_map(remote: _Remote, index: str) -> dict[str, str]:
         return {str(name): str(shard) for name, shard in remote.json(index)["weight_map"].items()}
     except (KeyError, AttributeError) as error:
         raise RepcapError(f"{remote}, {index}: no 'weight_map'; the repository is damaged") from error
+
+
+def _index_ends(remote: _Remote, index: str) -> dict[str, str] | None:
+    """The file of each tensor that the first and the last bytes of a large index name, INDEX_BYTES together.
+
+    None where the index is not large, or where its ends cannot be read or name nothing.
+    """
+    size = remote.files[index]
+    if size is None or size <= INDEX_BYTES:
+        return None
+    record = remote.folder / f"{quote(index, safe='')}.ends.json"
+    found = _load_json(record)
+    if not found:
+        try:
+            ends = [remote.part(index, *span) for span in ((0, INDEX_BYTES // 2), (size - INDEX_BYTES // 2, size))]
+        except _NoRanges:
+            return None
+        found = {name.decode(): file.decode() for end in ends for name, file in _INDEX_PAIR.findall(end)}
+        if not found:
+            return None
+        _write(record, json.dumps(found))
+    remote.needed[index] = INDEX_BYTES
+    return found
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -626,6 +626,105 @@ def test_a_small_file_is_read_from_a_server_without_ranges(server):
     assert same(hub.open_repo("owner/cut").read(NAME), EMBEDDING)
 
 
+# --- large indices ----------------------------------------------------------------------------------------------------
+
+EXPERTS = [
+    f"model.layers.{i}.mlp.experts.{j}.{part}_proj.weight" for i in range(40) for j in range(256) for part in "abc"
+]
+"""Tensors of a mixture of experts, as many as make an index of 3 MB; the files of their shards are not there."""
+FIRST, MIDDLE, LAST = (f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3))
+
+
+def experts(before: dict, after: dict, *, among: dict | None = None, indent: int | None = 2) -> dict[str, bytes]:
+    """A repository with some tensors named before those of EXPERTS in its index, among them, and after them."""
+    half, shards = len(EXPERTS) // 2, {FIRST: before, MIDDLE: among or {}, LAST: after}
+    weight_map = (
+        dict.fromkeys(before, FIRST) | dict.fromkeys(EXPERTS[:half], MIDDLE) | dict.fromkeys(among or {}, MIDDLE)
+    )
+    weight_map |= dict.fromkeys(EXPERTS[half:], MIDDLE) | dict.fromkeys(after, LAST)
+    files = {file: single(tensors or {"none": torch.zeros(1)}) for file, tensors in shards.items()}
+    return files | {
+        INDEX: json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}, indent=indent).encode()
+    }
+
+
+HEAD = matrix(seed=3)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({NAME: EMBEDDING}, {"lm_head.weight": HEAD}),
+        ({"lm_head.weight": HEAD, NAME: EMBEDDING}, {"model.norm.weight": torch.ones(64)}),
+        ({"lm_head.weight": HEAD}, {NAME: EMBEDDING}),
+    ],
+)
+def test_the_ends_of_a_large_index_are_enough(server, before, after, indent):
+    files = experts(before, after, indent=indent)
+    server.add(REPO, files)
+    assert len(files[INDEX]) > 2.5e6
+    found = embeddings.load(REPO, unembedding=False)
+    assert same(found.weight, EMBEDDING) and found.head == "different"
+    assert found.provenance["traffic"] <= server.sent <= EMBEDDING.numel() * 2 + 10**6 / 2
+    assert found.provenance["total_bytes"] == sum(len(files[file]) for file in (FIRST, MIDDLE, LAST))
+    (note,) = found.notes
+    assert f"{(len(files[INDEX]) - (256 << 10)) / 1e6:.1f} MB" in note
+    before = server.sent
+    again = embeddings.load(REPO, unembedding=False)
+    assert again.provenance["traffic"] == 0 and again.provenance["needed_bytes"] == found.provenance["needed_bytes"]
+    assert server.sent - before < FEW, "the listing alone"
+
+
+def test_a_large_index_counts_the_same_when_it_is_cached_whole(server):
+    server.add(REPO, experts({NAME: EMBEDDING}, {}))
+    hub.open_repo(REPO).complete()
+    server.add("owner/other", experts({NAME: EMBEDDING}, {}))
+    cached, fresh = (embeddings.load(repo, unembedding=False).provenance for repo in (REPO, "owner/other"))
+    assert cached["needed_bytes"] == fresh["needed_bytes"] < EMBEDDING.nbytes + 10**6 / 2
+
+
+def test_the_middle_of_a_large_index_is_read_when_its_ends_name_no_embedding(server):
+    files = experts({}, {"model.norm.weight": torch.ones(64)}, among={NAME: EMBEDDING})
+    server.add(REPO, files)
+    found = embeddings.load(REPO, unembedding=False)
+    assert same(found.weight, EMBEDDING) and found.notes == ()
+    assert found.provenance["traffic"] > len(files[INDEX])
+
+
+def test_any_tensor_of_a_large_index_can_be_asked_for(server):
+    server.add(REPO, experts({NAME: EMBEDDING}, {}, among={"model.aux.weight": HEAD}))
+    assert same(hub.open_repo(REPO).read("model.aux.weight"), HEAD)
+    assert same(embeddings.load(REPO, tensor="model.aux.weight", unembedding=False).weight, HEAD)
+    refused(lambda: embeddings.load(REPO, tensor="model.no.weight"), "there is none")
+
+
+def test_a_scale_in_the_middle_of_a_large_index(server):
+    weight, scale = matrix(dtype=torch.float32).to(torch.float8_e4m3fn), torch.tensor(0.5)
+    server.add(REPO, experts({NAME: weight}, {}, among={f"{NAME}_scale": scale}))
+    assert same(hub.open_repo(REPO).read(NAME), weight.float() * 0.5)
+
+
+def test_a_large_index_without_ranges_is_read_whole(server):
+    server.add(REPO, experts({NAME: EMBEDDING}, {}))
+    server.ignores_ranges = True
+    container = hub.open_repo(REPO)
+    assert container.unread_index == 0 and set(EXPERTS) < set(container.names())
+
+
+def test_a_large_index_offline(server, monkeypatch):
+    server.add(REPO, experts({NAME: EMBEDDING}, {}))
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
+    refused(lambda: hub.open_repo(REPO).read("model.aux.weight"), "HF_HUB_OFFLINE", INDEX)
+
+
+def test_a_large_file_that_is_no_index(server):
+    server.add(REPO, {INDEX: b"<html>" + b"x" * (1 << 20)})
+    refused(lambda: hub.open_repo(REPO), INDEX, "not JSON")
+
+
 # --- damaged repositories ---------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy import linalg, optimize, sparse, special
+from scipy import integrate, linalg, optimize, sparse, special
 from torch import Tensor
 
 from repcap_utils import __version__, embeddings, isotropy, paths, similarity, stores, sweep, tokens
@@ -521,6 +521,33 @@ def average_dimension(m: int, k: int, error: float) -> float:
     """
     m, k = _checked_dimensions(m, k, error, 0.5)
     return k * (normal_maximum(m) / error) ** 2
+
+
+def average_dimension_of_pairs(m: int, error: float) -> float:
+    """What `average_dimension` approximates, by the exact law at k = 2 for features drawn uniformly from the sphere.
+
+    Let t = +-<a_i, a_j> be the cosine of the two active features, with the signs of z. Their readings err by |t|, and given
+    t the others are independent: |x| = sqrt(2 + 2 t) times a coordinate of a random unit vector. The probability that all
+    m errors are below `error` is therefore one integral over t, and it is 1/2 at the (real) dimension returned, 2 or more.
+
+    Raises:
+        RepcapError: m is no whole number from 2 on, an error outside (0, 1).
+    """
+    m, _ = _checked_dimensions(m, 2, error, 0.5)
+
+    def success(d: float) -> float:
+        log_scale = special.gammaln(d / 2) - special.gammaln((d - 1) / 2) - math.log(math.pi) / 2
+
+        def at(t: float) -> float:
+            beyond = special.betainc((d - 1) / 2, 0.5, max(0.0, 1 - error**2 / (2 + 2 * t)))
+            within = -math.inf if beyond == 1 else (m - 2) * math.log1p(-beyond)
+            return math.exp(log_scale + (d - 3) / 2 * math.log1p(-t * t) + within)
+
+        return integrate.quad(at, -error, error, epsabs=1e-12, epsrel=1e-10, limit=200)[0]
+
+    if success(2) >= 0.5:
+        return 2.0
+    return float(optimize.brentq(lambda d: success(d) - 0.5, 2, 2 * average_dimension(m, 2, error) + 10, rtol=1e-12))
 
 
 def normal_maximum(m: int) -> float:

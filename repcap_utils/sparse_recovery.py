@@ -1,13 +1,14 @@
 """Random sparse inputs: the dimension at which linear probes, and decoders that are not linear, read them on average.
 
-Each trial draws m Gaussian unit vectors in R^d, a support of k of them and random signs on it, x = sum_j z_j a_j, and asks
-whether a decoder gets every entry of z within 1/2. What holds for most draws says nothing on the worst support and signs
+Each trial draws m random vectors in R^d, a support of k of them and random signs on it, x = sum_j z_j a_j, and asks whether
+a decoder gets every entry of z within 1/2. What holds for most draws says nothing on the worst support and signs
 of a given dictionary: for these see `linear_access`.
 
 `python -m repcap_utils.sparse_recovery` computes the trials that data/sweeps/sparse_recovery.csv lacks.
 """
 
 import logging
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,10 +24,12 @@ from repcap_utils.errors import RepcapError
 
 STORE = paths.SWEEPS / "sparse_recovery.csv"
 LINEAR, MATCHING, BASIS = DECODERS = ("linear probes", "matching pursuit", "basis pursuit")
+UNIT, NORMAL, SIGNS = DICTIONARIES = ("unit normal", "normal", "signs")
+"""What the vectors are: normal entries scaled to unit length, normal entries of variance 1/d, or signs / sqrt(d)."""
 ERROR = 0.5
 """An entry of z in {-1, 0, 1} is read when the decoder's value is nearer to it than this."""
 
-_KEY = ("decoder", "m", "k", "d", "seed", "trials")
+_KEY = ("decoder", "dictionary", "m", "k", "d", "seed", "trials")
 
 
 class Decoded(NamedTuple):
@@ -83,7 +86,7 @@ def basis_pursuit(features: np.ndarray, x: np.ndarray) -> Decoded:
     return Decoded(result.x[:m] - result.x[m:], True)
 
 
-def simulate(decoder: str, m: int, k: int, d: int, *, trials: int, seed: int) -> Recovery:
+def simulate(decoder: str, m: int, k: int, d: int, *, trials: int, seed: int, dictionary: str = UNIT) -> Recovery:
     """Trials of one decoder, each with a dictionary, a support and signs of its own.
 
     Args:
@@ -93,25 +96,33 @@ def simulate(decoder: str, m: int, k: int, d: int, *, trials: int, seed: int) ->
         d: dimension.
         trials: how many.
         seed: the generator is SeedSequence([seed, m, k, d]), the same for every decoder.
+        dictionary: one of `DICTIONARIES`.
 
     Raises:
-        RepcapError: an unknown decoder, k not in 1 to m, d or trials below 1, a seed below 0.
+        RepcapError: an unknown decoder or dictionary, k not in 1 to m, d or trials below 1, a seed below 0.
     """
-    if decoder not in DECODERS:
-        raise RepcapError(f"unknown decoder {decoder!r}; there are {', '.join(DECODERS)}")
+    for what, name, known in (("decoder", decoder, DECODERS), ("dictionary", dictionary, DICTIONARIES)):
+        if name not in known:
+            raise RepcapError(f"unknown {what} {name!r}; there are {', '.join(known)}")
     m, d, trials = (linear_access.whole_number(name, value) for name, value in (("m", m), ("d", d), ("trials", trials)))
     k, seed = linear_access.whole_number("k", k, 1, m), linear_access.whole_number("seed", seed, 0)
     generator = np.random.default_rng(np.random.SeedSequence([seed, m, k, d]))
     successes = not_converged = 0
     for _ in range(trials):
-        features = generator.standard_normal((m, d))
-        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        features = _features(dictionary, m, d, generator)
         z = np.zeros(m)
         z[generator.choice(m, k, replace=False)] = generator.choice([-1.0, 1.0], k)
         found = _decoded(decoder, features, z @ features, k)
         not_converged += not found.converged
         successes += found.converged and bool(np.abs(found.z - z).max() < ERROR)
     return Recovery(trials, successes, not_converged)
+
+
+def _features(dictionary: str, m: int, d: int, generator: np.random.Generator) -> np.ndarray:
+    if dictionary == SIGNS:
+        return generator.choice([-1.0, 1.0], (m, d)) / math.sqrt(d)
+    features = generator.standard_normal((m, d))
+    return features / (math.sqrt(d) if dictionary == NORMAL else np.linalg.norm(features, axis=1, keepdims=True))
 
 
 def _decoded(decoder: str, features: np.ndarray, x: np.ndarray, k: int) -> Decoded:
@@ -168,13 +179,17 @@ def half_dimension(d: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> Hal
 
 
 def half_dimensions(table: pd.DataFrame) -> pd.DataFrame:
-    """`half_dimension` of each decoder, m and k of a store's rows: columns decoder, m, k, d, low, high, not_converged."""
+    """`half_dimension` of a store's rows, one row for each decoder, dictionary, m and k.
+
+    Columns: these four, d, low, high, not_converged.
+    """
+    names = ["decoder", "dictionary", "m", "k"]
     return pd.DataFrame(
         [
-            {"decoder": decoder, "m": m, "k": k}
+            dict(zip(names, of, strict=True))
             | half_dimension(group.d, group.successes, group.trials)._asdict()
             | {"not_converged": int(group.not_converged.sum())}
-            for (decoder, m, k), group in table.groupby(["decoder", "m", "k"], sort=False)
+            for of, group in table.groupby(names, sort=False)
         ]
     )
 
@@ -182,21 +197,26 @@ def half_dimensions(table: pd.DataFrame) -> pd.DataFrame:
 def cells() -> list[dict[str, object]]:
     """What the study simulates, m = 1000: linear probes and matching pursuit at each k from 2 to 32, basis pursuit at some.
 
-    Dimensions lie about a guess of the one at which half of the trials succeed.
+    At those, matching pursuit reads all dictionaries, with more trials. Dimensions lie about a guess of the one at which
+    half of the trials succeed.
     """
-    spread = (0.75, 0.88, 1.0, 1.14, 1.33)
+    some = (2, 4, 8, 16, 32)
     found = []
     for k in range(2, 33):
-        for decoder, middle, trials in (
-            (LINEAR, 46.0301 * k, 50),
-            (MATCHING, 3.0 + 7.8 * k, 50),
-            (BASIS, 4.0 + 4.8 * k, 30),
-        ):
-            if decoder == BASIS and k not in (2, 4, 8, 16, 32):
-                continue
-            for d in dict.fromkeys(round(middle * factor) for factor in spread):
-                found.append({"decoder": decoder, "m": 1000, "k": k, "d": d, "seed": 0, "trials": trials})
+        found += _about(LINEAR, UNIT, k, 46.0301 * k, trials=50, seed=0)
+        found += _about(MATCHING, UNIT, k, 3.0 + 7.8 * k, trials=50, seed=0)
+        if k in some:
+            found += _about(BASIS, UNIT, k, 4.0 + 4.8 * k, trials=30, seed=0)
+    for k in some:
+        for dictionary in DICTIONARIES:
+            found += _about(MATCHING, dictionary, k, 3.0 + 7.8 * k, trials=200, seed=1)
     return found
+
+
+def _about(decoder: str, dictionary: str, k: int, middle: float, *, trials: int, seed: int) -> list[dict[str, object]]:
+    cell = {"decoder": decoder, "dictionary": dictionary, "m": 1000, "k": k}
+    dimensions = dict.fromkeys(round(middle * factor) for factor in (0.75, 0.88, 1.0, 1.14, 1.33))
+    return [cell | {"d": d, "seed": seed, "trials": trials} for d in dimensions]
 
 
 def read(store: Path = STORE) -> pd.DataFrame:

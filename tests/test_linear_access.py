@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import optimize
+from scipy import optimize, special
 
 from repcap_utils import codes, embeddings, linear_access, paths, stores
 from repcap_utils.errors import RepcapError
@@ -194,6 +194,8 @@ def test_usable_sparsity_is_the_last_k_below_the_error():
         (lambda: linear_access.sufficient_dimension(10.5, 2, 0.5), "m = 10.5"),
         (lambda: linear_access.sufficient_dimension(10, 2, 1e-200), "beyond the range"),
         (lambda: linear_access.average_dimension(10**400, 2, 0.5), r"from 1 to 1e\+300"),
+        (lambda: linear_access.average_dimension_of_pairs(1, 0.5), "k = 2"),
+        (lambda: linear_access.average_dimension_of_pairs(10, 1.0), "error"),
         (lambda: linear_access.normal_maximum(0), "m = 0"),
         (lambda: linear_access.guaranteed_sparsity(0.0, 0.5), "both must be positive"),
         (lambda: linear_access.guaranteed_sparsity(math.inf, 1.0), "both must be positive"),
@@ -352,6 +354,34 @@ def test_average_dimension_by_its_reference_value():
     assert linear_access.average_dimension(1000, 7, 0.5) == pytest.approx(
         7 * linear_access.average_dimension(1000, 1, 0.5)
     )
+
+
+def test_average_dimension_of_pairs_against_its_law_drawn():
+    m, error = 1000, 0.5
+    d = linear_access.average_dimension_of_pairs(m, error)
+    assert 80 < d < linear_access.average_dimension(m, 2, error)
+    # cosines of independent unit vectors, not of features: an active pair and what the others read of its sum
+    generator = np.random.default_rng(0)
+    size = round(d)
+    pairs = generator.standard_normal((4000, 2, size))
+    pairs /= np.linalg.norm(pairs, axis=2, keepdims=True)
+    t, length = (pairs[:, 0] * pairs[:, 1]).sum(axis=1), np.linalg.norm(pairs.sum(axis=1), axis=1)
+    reach = special.betainc(0.5, (size - 1) / 2, np.minimum(1, (error / length) ** 2))
+    success = (np.abs(t) < error) * reach ** (m - 2)
+    assert success.mean() == pytest.approx(0.5, abs=4 * success.std() / math.sqrt(len(success)) + 0.02)
+
+
+@pytest.mark.parametrize("error", [0.01, 0.5, 0.9])
+def test_average_dimension_of_pairs_where_two_features_are_all(error):
+    d = linear_access.average_dimension_of_pairs(2, error)
+    reach = special.betainc(0.5, (d - 1) / 2, error**2)  # of a cosine of random directions
+    assert reach == pytest.approx(0.5, abs=1e-9) if d > 2 else reach > 0.5
+
+
+@pytest.mark.parametrize("m", [50, 10**6, 10**12])
+def test_average_dimension_of_pairs_approaches_the_normal_law_of_the_others(m):
+    exact = linear_access.average_dimension_of_pairs(m, 0.01)
+    assert exact == pytest.approx(linear_access.average_dimension(m - 2, 2, 0.01), rel=0.005)
 
 
 def test_an_average_dimension_is_for_one_input_and_not_for_the_signs_that_suit_a_dictionary():

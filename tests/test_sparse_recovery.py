@@ -1,11 +1,13 @@
 """Decoders on inputs that they must and must not recover, trials against theory, and the dimension of half success."""
 
+import math
+
 import numpy as np
 import pytest
 
 from repcap_utils import linear_access, sparse_recovery
 from repcap_utils.errors import RepcapError
-from repcap_utils.sparse_recovery import BASIS, DECODERS, LINEAR, MATCHING
+from repcap_utils.sparse_recovery import BASIS, DECODERS, DICTIONARIES, LINEAR, MATCHING, NORMAL, SIGNS, UNIT
 
 
 def unit_rows(m: int, d: int, seed: int) -> np.ndarray:
@@ -58,6 +60,15 @@ def test_success_comes_with_dimension(decoder, d):
     assert high == sparse_recovery.simulate(decoder, 100, 3, 2 * d, trials=20, seed=0)
 
 
+@pytest.mark.parametrize("dictionary", DICTIONARIES)
+def test_dictionaries_are_what_they_are_called(dictionary):
+    rows = sparse_recovery._features(dictionary, 400, 100, np.random.default_rng(0))
+    lengths = np.linalg.norm(rows, axis=1)
+    assert rows.var() == pytest.approx(1 / 100, rel=0.02)
+    assert lengths.std() == pytest.approx(math.sqrt(1 / 200) if dictionary == NORMAL else 0, abs=0.01)
+    assert (len(np.unique(rows)) == 2) == (dictionary == SIGNS)
+
+
 def test_linear_probes_succeed_half_the_time_where_theory_says():
     d = round(linear_access.average_dimension(300, 4, sparse_recovery.ERROR))
     found = sparse_recovery.simulate(LINEAR, 300, 4, d, trials=200, seed=1)
@@ -68,6 +79,10 @@ def test_linear_probes_succeed_half_the_time_where_theory_says():
     ("call", "message"),
     [
         (lambda: sparse_recovery.simulate("lasso", 10, 2, 5, trials=1, seed=0), "unknown decoder 'lasso'"),
+        (
+            lambda: sparse_recovery.simulate(LINEAR, 10, 2, 5, trials=1, seed=0, dictionary="codes"),
+            "unknown dictionary 'codes'; there are unit normal, normal, signs",
+        ),
         (
             lambda: sparse_recovery.simulate(LINEAR, 10, 11, 5, trials=1, seed=0),
             "k = 11: give a whole number from 1 to 10",
@@ -106,7 +121,8 @@ def test_half_dimension_finds_a_known_one_and_its_interval_covers_it():
 
 
 def test_a_store_is_completed_and_not_repeated(tmp_path, monkeypatch):
-    wanted = [{"decoder": LINEAR, "m": 50, "k": 2, "d": d, "seed": 0, "trials": 10} for d in (20, 60, 120)]
+    cell = {"decoder": LINEAR, "dictionary": UNIT, "m": 50, "k": 2, "seed": 0, "trials": 10}
+    wanted = [cell | {"d": d} for d in (20, 60, 120)]
     store = tmp_path / "sparse_recovery.csv"
     sparse_recovery.run(wanted[:2], store)
     asked = []
@@ -120,10 +136,11 @@ def test_a_store_is_completed_and_not_repeated(tmp_path, monkeypatch):
 
 def test_the_committed_trials_are_those_of_the_study():
     table = sparse_recovery.read()
-    key = ["decoder", "m", "k", "d", "seed", "trials"]
+    key = ["decoder", "dictionary", "m", "k", "d", "seed", "trials"]
     stored = {tuple(row) for row in table[key].itertuples(index=False)}
     assert {tuple(cell[name] for name in key) for cell in sparse_recovery.cells()} == stored
-    middle = sparse_recovery.half_dimensions(table).set_index(["decoder", "k"])
+    everything = sparse_recovery.half_dimensions(table)
+    middle = everything[everything.dictionary == UNIT].set_index(["decoder", "k"])
     linear, pursuit = middle.loc[LINEAR], middle.loc[MATCHING]
     assert list(pursuit.index) == list(linear.index) == list(range(2, 33))
     assert (pursuit.high < linear.low).all()

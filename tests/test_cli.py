@@ -248,11 +248,23 @@ def test_access_of_a_file(tmp_path, monkeypatch):
     assert kept[1].startswith(f"{tmp_path.name},yes,2,400,32,1,signed,1,")
 
 
+MEASURED = {
+    "gemma-3-270m": (262144, 640, 0.20462, 0.10534, 0.41530),
+    "smollm2-135m": (49152, 576, 0.44231, 0.14318, 0.72868),
+    "all-minilm-l6-v2": (30522, 384, 0.01806, 0.09165, 0.20136),
+    "whisper-tiny.en": (51864, 384, 0.83309, 0.08570, 1.00449),
+}
+"""V, d_model, mean, standard deviation and epsilon, by an implementation that is not this one."""
+
+
 @pytest.mark.parametrize("name", models.registry())
 def test_epsilon_of_a_default_model(name):
     if not models.get(name).is_present:
         pytest.skip(f"{name} is not on this machine; run `repcap models fetch {name}`")
     facts = epsilon_json(name)
+    rows, d_model, *moments = MEASURED[name]
+    assert (facts["V"], facts["d_model"]) == (rows, d_model)
+    assert [facts["mean"], facts["std"], facts["epsilon"]] == pytest.approx(moments, abs=1e-5)
     row = survey.read(survey.EPSILON).set_index("name").loc[name]
     assert (facts["V"], facts["d_model"], facts["storage"], facts["pairs"]) == (
         row.V,

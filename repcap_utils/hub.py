@@ -729,7 +729,9 @@ class HubContainer:
         """Bytes of all files of weights, which a full download would read; None where the hub does not tell."""
         shards = set(self._file_of.values())
         if self._is_partial:
-            series = {match.groups() for name in shards if (match := _SHARD.fullmatch(name))}
+            series = {match.groups() if (match := _SHARD.fullmatch(name)) else None for name in shards}
+            if None in series:  # the shards that the middle of the index names cannot be told by their names
+                return None
             shards |= {
                 name for name in self._remote.files if (match := _SHARD.fullmatch(name)) and match.groups() in series
             }

@@ -684,6 +684,16 @@ def test_a_large_index_counts_the_same_when_it_is_cached_whole(server):
     assert cached["needed_bytes"] == fresh["needed_bytes"] < EMBEDDING.nbytes + 10**6 / 2
 
 
+def test_the_shards_of_a_large_index_are_not_guessed(server):
+    files = experts({NAME: EMBEDDING}, {"lm_head.weight": HEAD})
+    renamed = {name.replace("-of-00003", ""): content for name, content in files.items() if name != INDEX}
+    server.add(REPO, renamed | {INDEX: files[INDEX].replace(b"-of-00003", b"")})
+    container = hub.open_repo(REPO)
+    assert same(container.read(NAME), EMBEDDING) and container.total_bytes is None
+    container.complete()
+    assert container.total_bytes == sum(map(len, renamed.values()))
+
+
 def test_the_middle_of_a_large_index_is_read_when_its_ends_name_no_embedding(server):
     files = experts({}, {"model.norm.weight": torch.ones(64)}, among={NAME: EMBEDDING})
     server.add(REPO, files)

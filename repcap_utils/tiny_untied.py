@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +42,7 @@ class Recipe:
         rate: largest learning rate of AdamW; it rises over a tenth of the steps and falls as a cosine.
         text_bytes: how much text to train on, at most.
         seed: of the weights and of the order of the text.
+        tied: whether the head is the embedding.
     """
 
     rows: int = 4096
@@ -54,6 +56,15 @@ class Recipe:
     rate: float = 2e-3
     text_bytes: int = 6_000_000
     seed: int = 0
+    tied: bool = False
+
+
+class Text(NamedTuple):
+    """What a model is trained on: the text, its tokenizer, and its token ids."""
+
+    text: str
+    tokenizer: Any
+    ids: torch.Tensor
 
 
 def corpus(limit: int) -> str:
@@ -92,27 +103,19 @@ def train(folder: Path, recipe: Recipe | None = None, progress: Callable[[str], 
     transformers, tokenizers = _libraries()
     with _refusing_os_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    text = corpus(recipe.text_bytes)
-    tokenizer = _tokenizer(tokenizers, text, recipe.rows)
-    ids = torch.tensor(tokenizer.encode(text).ids)
-    if len(ids) <= recipe.context + 1:
-        raise RepcapError(
-            f"the text has {len(ids)} tokens, too few for a context of {recipe.context}; raise text_bytes"
-        )
-    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
-    try:
-        # Sums in another order give other weights: one thread makes the run repeatable.
-        torch.set_num_threads(1)
-        model = _model(transformers, recipe)
-        losses = _fit(model, ids, recipe, progress)
-    finally:
-        torch.set_num_threads(threads)
-        torch.random.set_rng_state(state)
+    source = read_text(recipe)
+    states = training(source.ids, recipe)
+    _, model, _ = next(states)
+    losses = []
+    for step, _, loss in states:
+        losses.append(loss)
+        if progress is not None and ((step - 1) % 50 == 0 or step == recipe.steps):
+            progress(f"step {step - 1}: loss {loss:.3f}")
     facts = {
         **asdict(recipe),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "tokens_in_text": len(ids),
-        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "tokens_in_text": len(source.ids),
+        "text_sha256": hashlib.sha256(source.text.encode()).hexdigest(),
         "first_loss": round(losses[0], 3),
         "last_loss": round(sum(losses[-20:]) / len(losses[-20:]), 3),
         "python": platform.python_version(),
@@ -120,8 +123,45 @@ def train(folder: Path, recipe: Recipe | None = None, progress: Callable[[str], 
         "transformers": transformers.__version__,
         "tokenizers": tokenizers.__version__,
     }
-    _write(folder, model, tokenizer, facts)
+    _write(folder, model, source.tokenizer, facts)
     return folder
+
+
+def read_text(recipe: Recipe) -> Text:
+    """The text of a recipe, and a tokenizer learned from it.
+
+    Raises:
+        RepcapError: transformers or tokenizers is missing; the text is too short.
+    """
+    text = corpus(recipe.text_bytes)
+    tokenizer = _tokenizer(_libraries()[1], text, recipe.rows)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    if len(ids) <= recipe.context + 1:
+        raise RepcapError(
+            f"the text has {len(ids)} tokens, too few for a context of {recipe.context}; raise text_bytes"
+        )
+    return Text(text, tokenizer, ids)
+
+
+def training(ids: torch.Tensor, recipe: Recipe) -> Iterator[tuple[int, Any, float]]:
+    """The model after each number of steps, from 0 on, and the loss of the last step (NaN before the first).
+
+    It is one model, which goes on changing. Until the iterator ends, torch has one thread: sums in another order give
+    other weights.
+
+    Raises:
+        RepcapError: transformers is missing.
+    """
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+    try:
+        torch.set_num_threads(1)
+        model = _model(_libraries()[0], recipe)
+        yield 0, model, math.nan
+        for step, loss in enumerate(_fit(model, ids, recipe), start=1):
+            yield step, model, loss
+    finally:
+        torch.set_num_threads(threads)
+        torch.random.set_rng_state(state)
 
 
 def untrained(recipe: Recipe | None = None) -> embeddings.Embedding:
@@ -175,15 +215,15 @@ def _model(transformers, recipe: Recipe):
         num_attention_heads=recipe.heads,
         num_key_value_heads=recipe.heads,
         max_position_embeddings=recipe.context,
-        tie_word_embeddings=False,
+        tie_word_embeddings=recipe.tied,
         bos_token_id=None,
         eos_token_id=None,
     )
     return transformers.LlamaForCausalLM(config)
 
 
-def _fit(model, ids: torch.Tensor, recipe: Recipe, progress: Callable[[str], None] | None) -> list[float]:
-    """Next-token training; the loss of each step."""
+def _fit(model, ids: torch.Tensor, recipe: Recipe) -> Iterator[float]:
+    """Next-token training; the loss of each step, once it is done."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.1)
     warm_up = max(1, recipe.steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -192,9 +232,8 @@ def _fit(model, ids: torch.Tensor, recipe: Recipe, progress: Callable[[str], Non
     )
     generator = torch.Generator().manual_seed(recipe.seed)
     offsets = torch.arange(recipe.context)
-    losses = []
     model.train()
-    for step in range(recipe.steps):
+    for _ in range(recipe.steps):
         starts = torch.randint(len(ids) - recipe.context, (recipe.batch,), generator=generator)
         batch = ids[starts[:, None] + offsets]
         loss = model(input_ids=batch, labels=batch).loss
@@ -203,10 +242,7 @@ def _fit(model, ids: torch.Tensor, recipe: Recipe, progress: Callable[[str], Non
         optimiser.step()
         schedule.step()
         optimiser.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        if progress is not None and (step % 50 == 0 or step == recipe.steps - 1):
-            progress(f"step {step}: loss {losses[-1]:.3f}")
-    return losses
+        yield loss.item()
 
 
 def _write(folder: Path, model, tokenizer, facts: dict[str, object]) -> None:

@@ -198,6 +198,7 @@ LAYERS = [
         "lexical",
         "unembedding",
         "tiny_untied",
+        "tying",
         "model_report",
         "linear_access",
         "sparse_recovery",

@@ -1,0 +1,56 @@
+"""Small models, tied and untied: what is measured, when, and that a store is completed and not repeated."""
+
+from dataclasses import replace
+
+import pytest
+from test_tiny_untied import SMALL
+
+from repcap_utils import similarity, stores, tiny_untied, tying
+from repcap_utils.errors import RepcapError
+
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+BRIEF = replace(SMALL, steps=8)
+
+
+@pytest.mark.parametrize(("steps", "times"), [(400, [0, 25, 50, 100, 200, 400]), (8, [0, 1, 2, 4, 8]), (1, [0, 1])])
+def test_measured_from_the_start_to_the_end(steps, times):
+    assert tying.measured_after(replace(SMALL, steps=steps)) == times
+
+
+def test_a_tied_model_has_one_matrix_and_its_twin_starts_from_the_same():
+    tied, untied = (list(tying.run_rows(replace(BRIEF, tied=which))) for which in (True, False))
+    assert {row["matrix"] for row in tied} == {tying.EMBEDDING}
+    assert [row["matrix"] for row in untied] == [tying.EMBEDDING, tying.UNEMBEDDING] * len(tied)
+    assert tied[0]["epsilon"] == untied[0]["epsilon"] == pytest.approx(similarity.random_floor(16), rel=0.05)
+    assert tied[0]["loss"] is None
+    assert tied[-1]["loss"] < tied[1]["loss"]
+
+
+def test_the_rows_are_those_of_the_trained_matrix(tmp_path):
+    from repcap_utils import embeddings
+
+    model = embeddings.load(tiny_untied.train(tmp_path / "model", BRIEF))
+    rows = {row["matrix"]: row for row in tying.run_rows(BRIEF) if row["step"] == BRIEF.steps}
+    for name, weight in ((tying.EMBEDDING, model.weight), (tying.UNEMBEDDING, model.unembedding)):
+        moments = similarity.cosine_moments(weight)
+        assert (rows[name]["mean"], rows[name]["std"]) == (moments.mean, moments.std)
+
+
+def test_a_store_is_completed_and_not_repeated(tmp_path, monkeypatch):
+    store = tmp_path / "tying.csv"
+    recipes = [replace(BRIEF, seed=seed, steps=1) for seed in (0, 1)]
+    tying.run(recipes[:1], store)
+    trained = []
+    rows_of = tying.run_rows
+    monkeypatch.setattr(tying, "run_rows", lambda recipe: trained.append(recipe.seed) or rows_of(recipe))
+    tying.run(recipes, store)
+    assert trained == [1]
+    assert stores.read(store, ("seed", "tied"))["seed"].tolist() == [0] * 4 + [1] * 4
+
+
+def test_a_store_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "tying.csv").write_text("foo\n1\n")
+    with pytest.raises(RepcapError, match="no column 'seed', 'tied'"):
+        tying.run([BRIEF], tmp_path / "tying.csv")

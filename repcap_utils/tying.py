@@ -1,8 +1,9 @@
 """An experiment on tying: small models that differ in nothing but whether the head is the embedding.
 
 `python -m repcap_utils.tying` trains the recipe of `tiny_untied` tied and untied, from several seeds, and stores what
-becomes of the pairwise cosines of embedding and unembedding in data/survey/tying.csv. A run that is in the store whole is
-not repeated. Needs `transformers` and `tokenizers`.
+becomes of the pairwise cosines of embedding and unembedding in data/survey/tying.csv, and what the first step does to the
+unembedding in data/survey/tying_first_step.csv. What is in the stores is not repeated. Needs `transformers` and
+`tokenizers`.
 """
 
 import logging
@@ -11,10 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+import torch
+
 from repcap_utils import __version__, isotropy, paths, stores, sweep, tiny_untied
+from repcap_utils.errors import RepcapError
 from repcap_utils.tiny_untied import Recipe
 
 STORE = paths.SURVEY / "tying.csv"
+FIRST_STEP = paths.SURVEY / "tying_first_step.csv"
 SEEDS = (0, 1, 2, 3, 4)
 EMBEDDING, UNEMBEDDING = "embedding", "unembedding"
 _RUN = ("seed", "tied")
@@ -57,6 +62,51 @@ def run_rows(recipe: Recipe) -> Iterator[dict[str, object]]:
             }
 
 
+def common_share(matrix: torch.Tensor) -> float:
+    """The part of the energy of the rows (V x d) that their mean row has: 1 where all are equal, 1/V where they are not alike.
+
+    Raises:
+        RepcapError: a matrix of zeros.
+    """
+    rows = matrix.detach().to(torch.float64)
+    energy = rows.square().sum(dim=1).mean()
+    if energy == 0:
+        raise RepcapError("the rows are all zero and have nothing in common; give a matrix that is not zero")
+    return float(rows.mean(dim=0).square().sum() / energy)
+
+
+def first_step_rows(recipe: Recipe) -> list[dict[str, object]]:
+    """How alike the rows of the unembedding's first gradient are, and those of the step that AdamW makes of it.
+
+    The softmax does not see what all rows of an unembedding share, so that the rows of its gradient add up to zero.
+
+    Raises:
+        RepcapError: a tied model, whose one matrix has a gradient as embedding too; see `run_rows`.
+    """
+    if recipe.tied:
+        raise RepcapError("the first step is that of an unembedding of its own; give a recipe that is not tied")
+    states = tiny_untied.training(tiny_untied.read_text(recipe).ids, recipe)
+    _, model, _ = next(states)
+    weight, gradients = model.get_output_embeddings().weight, []
+    weight.register_hook(lambda gradient: gradients.append(gradient.clone()))
+    before = weight.detach().clone()
+    next(states)
+    states.close()
+    made = {"gradient": gradients[0], "step of AdamW": weight.detach() - before}
+    return [
+        {"seed": recipe.seed, "rows": which, "common_share": common_share(matrix)} for which, matrix in made.items()
+    ]
+
+
+def run_first_steps(recipes: Iterable[Recipe], store: Path = FIRST_STEP) -> None:
+    """Measure the first steps that a store lacks."""
+    done = set(stores.read(store, ("seed",))["seed"])
+    for recipe in recipes:
+        if recipe.seed not in done:
+            origin = {"version": __version__, "commit": sweep.commit()}
+            stores.keep(store, [row | origin for row in first_step_rows(recipe)], ("seed",), digits=8)
+
+
 def run(recipes: Iterable[Recipe], store: Path = STORE) -> None:
     """Train and measure the recipes that a store lacks, each kept when it is complete."""
     done = stores.read(store, _RUN)
@@ -72,4 +122,5 @@ def run(recipes: Iterable[Recipe], store: Path = STORE) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    run_first_steps(replace(Recipe(), seed=seed) for seed in SEEDS)
     run(replace(Recipe(), seed=seed, tied=tied) for seed in SEEDS for tied in (True, False))

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from test_tiny_untied import SMALL
 
-from repcap_utils import similarity, stores, tiny_untied, tying
+from repcap_utils import embeddings, similarity, stores, tiny_untied, tying
 from repcap_utils.errors import RepcapError
 
 pytest.importorskip("transformers")
@@ -29,8 +30,6 @@ def test_a_tied_model_has_one_matrix_and_its_twin_starts_from_the_same():
 
 
 def test_the_rows_are_those_of_the_trained_matrix(tmp_path):
-    from repcap_utils import embeddings
-
     model = embeddings.load(tiny_untied.train(tmp_path / "model", BRIEF))
     rows = {row["matrix"]: row for row in tying.run_rows(BRIEF) if row["step"] == BRIEF.steps}
     for name, weight in ((tying.EMBEDDING, model.weight), (tying.UNEMBEDDING, model.unembedding)):
@@ -54,3 +53,30 @@ def test_a_store_of_another_kind_is_refused(tmp_path):
     (tmp_path / "tying.csv").write_text("foo\n1\n")
     with pytest.raises(RepcapError, match="no column 'seed', 'tied'"):
         tying.run([BRIEF], tmp_path / "tying.csv")
+
+
+def test_the_common_share_of_known_rows():
+    assert tying.common_share(torch.ones(5, 3)) == pytest.approx(1)
+    assert tying.common_share(torch.eye(8)) == pytest.approx(1 / 8)
+    assert tying.common_share(torch.cat([torch.eye(4), -torch.eye(4)])) == 0
+    with pytest.raises(RepcapError, match="nothing in common"):
+        tying.common_share(torch.zeros(3, 2))
+
+
+def test_the_gradient_of_an_unembedding_adds_up_to_zero_and_its_step_does_not(tmp_path):
+    gradient, step = tying.first_step_rows(BRIEF)
+    assert gradient["common_share"] < 1e-9
+    assert step["common_share"] > 0.05
+    store = tmp_path / "steps.csv"
+    tying.run_first_steps([BRIEF], store)
+    kept = store.read_text()
+    tying.run_first_steps([BRIEF], store)
+    assert store.read_text() == kept
+    assert stores.read(store, ("seed",)).common_share.tolist() == pytest.approx(
+        [gradient["common_share"], step["common_share"]], abs=1e-8
+    )
+
+
+def test_a_tied_model_has_no_unembedding_of_its_own():
+    with pytest.raises(RepcapError, match="give a recipe that is not tied"):
+        tying.first_step_rows(replace(BRIEF, tied=True))

@@ -117,7 +117,7 @@ def run(recipes: Iterable[Recipe], store: Path = STORE) -> None:
         origin = {"version": __version__, "commit": sweep.commit()}
         rows = [row | origin for row in run_rows(recipe)]
         stores.keep(store, rows, _RUN)
-        logging.info("seed %d, tied %s: epsilon of the embedding %.4f", *key, rows[-1]["epsilon"])
+        logging.info("seed %d, tied %s: epsilon of the %s %.4f", *key, rows[-1]["matrix"], rows[-1]["epsilon"])
 
 
 if __name__ == "__main__":

@@ -4,12 +4,10 @@ Word vectors share a large mean and a few dominating directions; taking both awa
 "all-but-the-top" treatment of arXiv 1702.01417. What is left of epsilon is nearer to the geometry of the features.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from scipy import linalg
 from torch import Tensor
@@ -34,46 +32,6 @@ class ProfileStep(NamedTuple):
     centred: bool
     components: int
     moments: CosineMoments
-
-
-class Spectrum(NamedTuple):
-    """What the moments of all pairwise cosines are made of: two facts of the unit rows u_1 ... u_V in R^d.
-
-    With M = (1/V) sum_i u_i u_i^T and m the mean of the u_i, the ordered pairs (i, j), i = j included, have cosines of sum
-    V^2 |m|^2 and of square sum V^2 sum_i l_i^2, l_i the eigenvalues of M. Taking the V pairs i = j away, whose cosine is 1,
-    leaves `mean` and `std`. So epsilon depends on the lengths of m and of the spectrum, and on nothing else: two matrices
-    that agree in both have the same epsilon, whatever their largest cosines.
-
-    Attributes:
-        rows: V, the non-zero rows.
-        mean_square: |m|^2.
-        eigenvalues: the l_i (d values, descending); their sum is 1.
-    """
-
-    rows: int
-    mean_square: float
-    eigenvalues: np.ndarray
-
-    @property
-    def effective_dimension(self) -> float:
-        """The participation ratio 1 / sum_i l_i^2: d for a flat spectrum, 1 for rows on one line."""
-        return float(1 / np.square(self.eigenvalues).sum())
-
-    @property
-    def mean(self) -> float:
-        """Mean cosine of all pairs of different rows."""
-        return (self.rows * self.mean_square - 1) / (self.rows - 1)
-
-    @property
-    def std(self) -> float:
-        """Standard deviation (population) of the cosines of all pairs of different rows."""
-        squares = (self.rows / self.effective_dimension - 1) / (self.rows - 1)
-        return math.sqrt(max(squares - self.mean**2, 0.0))
-
-    @property
-    def epsilon(self) -> float:
-        """Mean plus two standard deviations (arXiv 2606.02765, section 2)."""
-        return self.mean + 2 * self.std
 
 
 class _Common(NamedTuple):
@@ -104,28 +62,6 @@ def remove_common_directions(
     return _residual(rows, _common(rows, components, centre=centre), components)
 
 
-def projections(weight: Matrix, components: int, *, device: str | torch.device | None = None) -> Tensor:
-    """How far each row of `weight` (V x d) lies along its common directions: V x (1 + components), float64.
-
-    Column 0 is the coordinate along the mean row, the others those of the centred rows along the top principal directions,
-    strongest first, as `remove_common_directions` takes them away; their signs are arbitrary. Zero rows give NaN.
-
-    Raises:
-        RepcapError: see `remove_common_directions`; a mean row of zero.
-    """
-    rows = _checked(weight, [components], device)
-    common = _common(rows, components, centre=True)
-    length = torch.linalg.vector_norm(common.mean)
-    if length == 0:
-        raise RepcapError("the mean row is zero and has no direction; project on principal directions alone")
-    found = torch.full((len(rows.matrix), 1 + components), math.nan, dtype=torch.float64, device=rows.matrix.device)
-    for start, stop in rows.spans():
-        raw = _scaled(rows, common.peak, start, stop)
-        along = torch.cat([(raw @ common.mean / length)[:, None], (raw - common.mean) @ common.directions], dim=1)
-        found[rows.index[start:stop]] = along * common.peak
-    return found
-
-
 def epsilon_profile(
     weight: Matrix,
     components: Sequence[int] = (0, 1, 4, 16),
@@ -151,42 +87,6 @@ def epsilon_profile(
         duplicates = stored.duplicate_rows if len(left) == len(rows) else None
         steps.append(ProfileStep(True, count, moments_of(left, duplicates=duplicates)))
     return steps
-
-
-def spectrum(weight: Matrix, *, device: str | torch.device | None = None) -> Spectrum:
-    """The `Spectrum` of the unit rows of `weight` (V x d), zero rows left out.
-
-    Raises:
-        RepcapError: see `similarity.unit_rows`; fewer than two non-zero rows.
-    """
-    rows = unit_rows(weight, device=device)
-    if len(rows) < 2:
-        raise RepcapError(f"weight of shape {tuple(rows.matrix.shape)} has {len(rows)} non-zero rows; give two or more")
-    d, device = rows.d_model, rows.matrix.device
-    total = torch.zeros(d, dtype=torch.float64, device=device)
-    gram = torch.zeros(d, d, dtype=torch.float64, device=device)
-    for block in rows.blocks():
-        total += block.sum(dim=0)
-        add_gram(gram, block)
-    # in the column order of LAPACK the upper triangle of rows is the lower one
-    found = linalg.eigvalsh((gram / len(rows)).cpu().numpy().T, lower=True, overwrite_a=True)
-    mean = total / len(rows)
-    return Spectrum(len(rows), float(mean @ mean), np.maximum(found[::-1], 0.0))
-
-
-def least_effective_dimension(epsilon: float, mean: float = 0.0) -> float:
-    """The effective dimension that many rows need for mean + 2 std <= `epsilon`: 1 / (mean^2 + ((epsilon - mean) / 2)^2).
-
-    The second moment of the cosines of very many rows is 1 over the effective dimension.
-
-    Raises:
-        RepcapError: an epsilon that is not above the mean, or not above 0; a mean that is not a cosine.
-    """
-    if not (-1 <= mean <= 1 and 0 < epsilon < math.inf and epsilon > mean):
-        raise RepcapError(
-            f"epsilon = {epsilon}, mean = {mean}: give an epsilon above 0 and above the mean, a mean in -1 to 1"
-        )
-    return 1 / (mean**2 + ((epsilon - mean) / 2) ** 2)
 
 
 def _checked(weight: Matrix, components: Sequence[int], device: str | torch.device | None) -> UnitRows:

@@ -22,6 +22,8 @@ STORE = paths.SURVEY / "tying.csv"
 FIRST_STEP = paths.SURVEY / "tying_first_step.csv"
 SEEDS = (0, 1, 2, 3, 4)
 EMBEDDING, UNEMBEDDING = "embedding", "unembedding"
+COMPONENTS = (0, 1, 16)
+"""How many principal directions are removed besides the mean row; the first row of a matrix is as trained."""
 _RUN = ("seed", "tied")
 _RECENT = 20
 
@@ -32,7 +34,7 @@ def measured_after(recipe: Recipe) -> list[int]:
 
 
 def run_rows(recipe: Recipe) -> Iterator[dict[str, object]]:
-    """One row for each time of measurement and matrix (a tied model has one).
+    """One row for each time of measurement, matrix (a tied model has one) and number of directions removed.
 
     Raises:
         RepcapError: transformers or tokenizers is missing; the text is too short.
@@ -45,21 +47,23 @@ def run_rows(recipe: Recipe) -> Iterator[dict[str, object]]:
         matrices = {EMBEDDING: model.get_input_embeddings().weight}
         if not recipe.tied:
             matrices[UNEMBEDDING] = model.get_output_embeddings().weight
+        recent = fmean(losses[-_RECENT:]) if losses else None
         for name, weight in matrices.items():
-            stored, centred = isotropy.epsilon_profile(weight.detach(), (0,))
-            yield {
-                "seed": recipe.seed,
-                "tied": "yes" if recipe.tied else "no",
-                "step": step,
-                "matrix": name,
-                "V": recipe.rows,
-                "d_model": recipe.d_model,
-                "mean": stored.moments.mean,
-                "std": stored.moments.std,
-                "epsilon": stored.moments.epsilon,
-                "centred_epsilon": centred.moments.epsilon,
-                "loss": fmean(losses[-_RECENT:]) if losses else None,
-            }
+            for profile in isotropy.epsilon_profile(weight.detach(), COMPONENTS):
+                yield {
+                    "seed": recipe.seed,
+                    "tied": "yes" if recipe.tied else "no",
+                    "step": step,
+                    "matrix": name,
+                    "V": recipe.rows,
+                    "d_model": recipe.d_model,
+                    "centred": "yes" if profile.centred else "no",
+                    "components": profile.components,
+                    "mean": profile.moments.mean,
+                    "std": profile.moments.std,
+                    "epsilon": profile.moments.epsilon,
+                    "loss": recent,
+                }
 
 
 def common_share(matrix: torch.Tensor) -> float:
@@ -117,7 +121,7 @@ def run(recipes: Iterable[Recipe], store: Path = STORE) -> None:
         origin = {"version": __version__, "commit": sweep.commit()}
         rows = [row | origin for row in run_rows(recipe)]
         stores.keep(store, rows, _RUN)
-        logging.info("seed %d, tied %s: epsilon of the %s %.4f", *key, rows[-1]["matrix"], rows[-1]["epsilon"])
+        logging.info("seed %d, tied %s: done", *key)
 
 
 if __name__ == "__main__":

@@ -199,7 +199,6 @@ LAYERS = [
         "unembedding",
         "tiny_untied",
         "tying",
-        "common_directions",
         "model_report",
         "linear_access",
         "sparse_recovery",

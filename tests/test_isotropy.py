@@ -5,13 +5,7 @@ import pytest
 import torch
 
 from repcap_utils.errors import RepcapError
-from repcap_utils.isotropy import (
-    epsilon_profile,
-    least_effective_dimension,
-    projections,
-    remove_common_directions,
-    spectrum,
-)
+from repcap_utils.isotropy import epsilon_profile, remove_common_directions
 from repcap_utils.similarity import cosine_moments, random_floor
 
 STRENGTHS = [30.0, 20.0, 12.0, 8.0, 5.0]
@@ -128,63 +122,3 @@ def test_duplicates_are_counted_at_each_step(at_the_mean: int) -> None:
     found = [step.moments for step in epsilon_profile(weight, [0, 1])]
     assert [moments.rows for moments in found] == [60 + at_the_mean, 60, 60], "of rows at the mean nothing is left"
     assert [moments.duplicate_rows for moments in found] == [2 + at_the_mean // 2, 2, 2]
-
-
-@pytest.mark.parametrize(("rows", "d"), [(2, 5), (7, 3), (300, 40), (40, 300), (800, 64)])
-def test_moments_follow_from_the_spectrum(rows: int, d: int) -> None:
-    weight = anisotropic(rows, max(d, 6))[:, :d]
-    weight[rows // 2] *= 1e-3
-    found, moments = spectrum(weight), cosine_moments(weight)
-    assert found.eigenvalues.shape == (d,)
-    assert found.eigenvalues.sum() == pytest.approx(1, abs=1e-12)
-    assert (found.mean, found.std, found.epsilon) == pytest.approx(
-        (moments.mean, moments.std, moments.epsilon), abs=1e-7 if rows == 2 else 1e-12
-    )
-
-
-def test_the_spectrum_of_known_rows() -> None:
-    flat = spectrum(torch.cat([torch.eye(6), -torch.eye(6), torch.zeros(1, 6)]))
-    assert (flat.rows, flat.mean_square) == (12, pytest.approx(0, abs=1e-15))
-    assert flat.eigenvalues == pytest.approx(np.full(6, 1 / 6), abs=1e-14)
-    assert flat.effective_dimension == pytest.approx(6)
-    line = spectrum(torch.tensor([[1.0, 2.0], [2.0, 4.0], [-3.0, -6.0]]))
-    assert (line.effective_dimension, line.mean_square) == (pytest.approx(1), pytest.approx(1 / 9))
-
-
-@pytest.mark.parametrize("weight", [torch.eye(4)[:1], torch.zeros(3, 4)])
-def test_a_spectrum_needs_two_rows(weight: torch.Tensor) -> None:
-    with pytest.raises(RepcapError, match="non-zero rows; give two or more"):
-        spectrum(weight)
-
-
-@pytest.mark.parametrize("mean", [0.0, 0.02, 0.09])
-def test_least_effective_dimension_is_that_of_an_epsilon(mean: float) -> None:
-    d = least_effective_dimension(0.1, mean)
-    assert mean + 2 * np.sqrt(1 / d - mean**2) == pytest.approx(0.1, abs=1e-12)
-    assert least_effective_dimension(0.1) == pytest.approx(400)
-
-
-@pytest.mark.parametrize(("epsilon", "mean"), [(0.0, -0.5), (0.1, 0.1), (np.nan, 0.0), (0.5, -2.0), (np.inf, 0.0)])
-def test_least_effective_dimension_refuses(epsilon: float, mean: float) -> None:
-    with pytest.raises(RepcapError, match="give an epsilon above 0"):
-        least_effective_dimension(epsilon, mean)
-
-
-def test_projections_are_what_removal_takes_away() -> None:
-    weight = anisotropic()
-    weight[5] = 0
-    found = projections(weight, 3).numpy()
-    kept = np.delete(np.arange(800), 5)
-    rows = weight[kept].numpy()
-    mean = rows.mean(axis=0)
-    assert np.isnan(found[5]).all()
-    assert found[kept, 0] == pytest.approx(rows @ mean / np.linalg.norm(mean), abs=1e-9)
-    left = remove_common_directions(weight, 3)[kept].numpy()
-    removed = np.square(rows - mean).sum(axis=1) - np.square(left).sum(axis=1)
-    assert np.square(found[kept, 1:]).sum(axis=1) == pytest.approx(removed, abs=1e-7)
-    assert (np.diff(np.nanvar(found[:, 1:], axis=0)) < 0).all()
-
-
-def test_no_mean_row_no_direction() -> None:
-    with pytest.raises(RepcapError, match="the mean row is zero"):
-        projections(torch.cat([torch.eye(4), -torch.eye(4)]), 1)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from test_tiny_untied import SMALL
 
-from repcap_utils import embeddings, similarity, stores, tiny_untied, tying
+from repcap_utils import embeddings, isotropy, similarity, stores, tiny_untied, tying
 from repcap_utils.errors import RepcapError
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
-BRIEF = replace(SMALL, steps=8)
+BRIEF = replace(SMALL, steps=8, d_model=32)
 
 
 @pytest.mark.parametrize(("steps", "times"), [(400, [0, 25, 50, 100, 200, 400]), (8, [0, 1, 2, 4, 8]), (1, [0, 1])])
@@ -20,21 +20,29 @@ def test_measured_from_the_start_to_the_end(steps, times):
     assert tying.measured_after(replace(SMALL, steps=steps)) == times
 
 
+def as_trained(recipe: tiny_untied.Recipe) -> list[dict]:
+    return [row for row in tying.run_rows(recipe) if row["centred"] == "no"]
+
+
 def test_a_tied_model_has_one_matrix_and_its_twin_starts_from_the_same():
-    tied, untied = (list(tying.run_rows(replace(BRIEF, tied=which))) for which in (True, False))
+    tied, untied = (as_trained(replace(BRIEF, tied=which)) for which in (True, False))
+    assert [row["step"] for row in tied] == tying.measured_after(BRIEF)
     assert {row["matrix"] for row in tied} == {tying.EMBEDDING}
     assert [row["matrix"] for row in untied] == [tying.EMBEDDING, tying.UNEMBEDDING] * len(tied)
-    assert tied[0]["epsilon"] == untied[0]["epsilon"] == pytest.approx(similarity.random_floor(16), rel=0.05)
+    assert tied[0]["epsilon"] == untied[0]["epsilon"] == pytest.approx(similarity.random_floor(32), rel=0.05)
     assert tied[0]["loss"] is None
     assert tied[-1]["loss"] < tied[1]["loss"]
 
 
 def test_the_rows_are_those_of_the_trained_matrix(tmp_path):
     model = embeddings.load(tiny_untied.train(tmp_path / "model", BRIEF))
-    rows = {row["matrix"]: row for row in tying.run_rows(BRIEF) if row["step"] == BRIEF.steps}
+    rows = [row for row in tying.run_rows(replace(BRIEF)) if row["step"] == BRIEF.steps]
     for name, weight in ((tying.EMBEDDING, model.weight), (tying.UNEMBEDDING, model.unembedding)):
-        moments = similarity.cosine_moments(weight)
-        assert (rows[name]["mean"], rows[name]["std"]) == (moments.mean, moments.std)
+        mine = [row for row in rows if row["matrix"] == name]
+        profile = isotropy.epsilon_profile(weight, tying.COMPONENTS[:2])
+        assert [(row["components"], row["epsilon"]) for row in mine[:3]] == [
+            (step.components, step.moments.epsilon) for step in profile
+        ]
 
 
 def test_a_store_is_completed_and_not_repeated(tmp_path, monkeypatch):
@@ -46,7 +54,7 @@ def test_a_store_is_completed_and_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(tying, "run_rows", lambda recipe: trained.append(recipe.seed) or rows_of(recipe))
     tying.run(recipes, store)
     assert trained == [1]
-    assert stores.read(store, ("seed", "tied"))["seed"].tolist() == [0] * 4 + [1] * 4
+    assert stores.read(store, ("seed", "tied"))["seed"].tolist() == [0] * 16 + [1] * 16
 
 
 def test_a_store_of_another_kind_is_refused(tmp_path):

@@ -1,7 +1,9 @@
 """A small language model with an untied head, trained here in minutes: no complete untied decoder can be had as a wheel.
 
 `python -m repcap_utils.tiny_untied` trains it on the source text of Python's standard library and stores its statistics in
-data/survey/; the weights stay in data/models/tiny-untied, which git ignores. Needs `transformers` and `tokenizers`.
+data/survey/; the weights stay in data/models/tiny-untied, which git ignores. `python -m repcap_utils.tiny_untied --tying`
+trains it and its tied twin from three seeds instead, and stores the statistics of both, before and after. Needs
+`transformers` and `tokenizers`.
 """
 
 import hashlib
@@ -10,16 +12,17 @@ import logging
 import math
 import platform
 import shutil
+import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from repcap_utils import embeddings, paths, stores, unembedding
+from repcap_utils import __version__, embeddings, isotropy, paths, stores, unembedding
 from repcap_utils.errors import RepcapError
 
 NAME = "tiny-untied"
@@ -27,6 +30,10 @@ CONTROL = "tiny-untied-step-0"
 """The same model before the first step of training: what chance gives."""
 RECIPE = "recipe.json"
 FACTS = paths.SURVEY / "tiny_untied.csv"
+TYING = paths.SURVEY / "tiny_tying.csv"
+SEEDS = (0, 1, 2)
+TYING_KEY = ("name", "seed")
+TYING_COMPONENTS = (0, 1, 4, 16)
 
 
 @dataclass(frozen=True)
@@ -92,29 +99,17 @@ def train(folder: Path, recipe: Recipe | None = None, progress: Callable[[str], 
     transformers, tokenizers = _libraries()
     with _refusing_os_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    text = corpus(recipe.text_bytes)
-    tokenizer = _tokenizer(tokenizers, text, recipe.rows)
-    ids = torch.tensor(tokenizer.encode(text).ids)
-    if len(ids) <= recipe.context + 1:
-        raise RepcapError(
-            f"the text has {len(ids)} tokens, too few for a context of {recipe.context}; raise text_bytes"
-        )
-    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
-    try:
-        # Sums in another order give other weights: one thread makes the run repeatable.
-        torch.set_num_threads(1)
+    text, tokenizer, ids = _lesson(tokenizers, recipe)
+    with _repeatable():
         model = _model(transformers, recipe)
         losses = _fit(model, ids, recipe, progress)
-    finally:
-        torch.set_num_threads(threads)
-        torch.random.set_rng_state(state)
     facts = {
         **asdict(recipe),
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens_in_text": len(ids),
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "first_loss": round(losses[0], 3),
-        "last_loss": round(sum(losses[-20:]) / len(losses[-20:]), 3),
+        "last_loss": round(_last(losses), 3),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -139,6 +134,83 @@ def untrained(recipe: Recipe | None = None) -> embeddings.Embedding:
     )
 
 
+def tying_rows(recipe: Recipe, progress: Callable[[str], None] | None = None) -> list[dict[str, object]]:
+    """Rows of tiny_tying.csv for one seed: the untied model and its tied twin, before and after the same training.
+
+    The twin starts from the same weights and sees the same text in the same order; its head is its embedding.
+
+    Raises:
+        RepcapError: see `train`.
+    """
+    transformers, tokenizers = _libraries()
+    ids = _lesson(tokenizers, recipe)[2]
+    rows = []
+    for tied in (False, True):
+        name = "tied" if tied else "untied"
+        with _repeatable():
+            model = _model(transformers, recipe)
+            if tied:
+                model.lm_head.weight = model.model.embed_tokens.weight
+            before = _profiles(model, name, recipe.seed, 0, None)
+            losses = _fit(model, ids, recipe, progress)
+            rows += before + _profiles(model, name, recipe.seed, recipe.steps, _last(losses))
+    return rows
+
+
+def measure_tying(seeds: Sequence[int] = SEEDS, progress: Callable[[str], None] | None = None) -> None:
+    """Store `tying_rows` of each seed that is not stored yet, one after the other.
+
+    Raises:
+        RepcapError: see `train`.
+    """
+    stored = stores.read(TYING, TYING_KEY)
+    done = set(stored["seed"].astype(int))
+    for seed in seeds:
+        if seed not in done:
+            stores.keep(TYING, tying_rows(Recipe(seed=seed), progress), TYING_KEY)
+
+
+def _profiles(model, name: str, seed: int, step: int, loss: float | None) -> list[dict[str, object]]:
+    """Moments of the cosines of a model's matrices (one where it is tied), as they are and without common directions."""
+    parts = {"embedding": model.get_input_embeddings().weight}
+    if name == "untied":
+        parts["unembedding"] = model.get_output_embeddings().weight
+    return [
+        {
+            "name": name,
+            "seed": seed,
+            "step": step,
+            "matrix": matrix,
+            "centred": "yes" if entry.centred else "no",
+            "components": entry.components,
+            "mean": entry.moments.mean,
+            "std": entry.moments.std,
+            "epsilon": entry.moments.epsilon,
+            "loss": loss,
+            "version": __version__,
+        }
+        for matrix, weight in parts.items()
+        for entry in isotropy.epsilon_profile(weight, TYING_COMPONENTS)
+    ]
+
+
+def _last(losses: Sequence[float]) -> float:
+    """The mean loss of the last 20 steps."""
+    return sum(losses[-20:]) / len(losses[-20:])
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """One thread, since sums in another order give other weights; torch's own state is put back afterwards."""
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.random.set_rng_state(state)
+
+
 def _libraries():
     try:
         import tokenizers
@@ -146,6 +218,22 @@ def _libraries():
     except ImportError as error:
         raise RepcapError(f"{error.name} is not installed; run `pip install 'repcap[dev]'`") from error
     return transformers, tokenizers
+
+
+def _lesson(tokenizers, recipe: Recipe):
+    """The text to train on, its tokenizer, and its tokens.
+
+    Raises:
+        RepcapError: the text is too short.
+    """
+    text = corpus(recipe.text_bytes)
+    tokenizer = _tokenizer(tokenizers, text, recipe.rows)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    if len(ids) <= recipe.context + 1:
+        raise RepcapError(
+            f"the text has {len(ids)} tokens, too few for a context of {recipe.context}; raise text_bytes"
+        )
+    return text, tokenizer, ids
 
 
 def _tokenizer(tokenizers, text: str, rows: int):
@@ -233,9 +321,12 @@ def _refusing_os_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def main() -> None:
-    """Train the default model and store its statistics."""
+def main(arguments: Sequence[str] = ()) -> None:
+    """Train the default model, or with --tying the twins, and store the statistics."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if "--tying" in arguments:
+        measure_tying(progress=logging.info)
+        return
     folder = train(paths.models_dir() / NAME, progress=logging.info)
     unembedding.measure(embeddings.load(folder))
     unembedding.measure(untrained())
@@ -244,4 +335,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

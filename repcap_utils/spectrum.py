@@ -22,28 +22,23 @@ _LOG_T = np.arange(-68.0, 32.0, 0.05)
 
 
 @dataclass(frozen=True)
-class Spectrum:
-    """The second moment of unit rows, by its principal directions about the origin, strongest first.
+class Moments:
+    """What the moments of the cosines depend on.
 
     Attributes:
-        eigenvalues: of M, descending; they sum to 1 [d].
-        along_mean: squared part of the mean row along each of these directions; they sum to |m|^2 [d].
+        mean_length_squared: |m|^2, the mean over all i, j of the cosines, i = j among them.
+        squares: sum l_i^2, the same of their squares.
         rows: V; math.inf for a distribution instead of a matrix.
     """
 
-    eigenvalues: np.ndarray
-    along_mean: np.ndarray
+    mean_length_squared: float
+    squares: float
     rows: float
-
-    @property
-    def mean_length_squared(self) -> float:
-        """|m|^2: the mean over all i, j of the cosines, i = j among them."""
-        return float(self.along_mean.sum())
 
     @property
     def effective_dimension(self) -> float:
         """1 / sum l_i^2, the participation ratio: d if all directions are used alike, 1 if only one is."""
-        return 1.0 / float((self.eigenvalues**2).sum())
+        return 1.0 / self.squares
 
     @property
     def mean(self) -> float:
@@ -53,12 +48,25 @@ class Spectrum:
     @property
     def std(self) -> float:
         """Their population standard deviation."""
-        return math.sqrt(max(_of_pairs(1.0 / self.effective_dimension, self.rows) - self.mean**2, 0.0))
+        return math.sqrt(max(_of_pairs(self.squares, self.rows) - self.mean**2, 0.0))
 
     @property
     def epsilon(self) -> float:
         """mean + 2 std, as `similarity.cosine_moments` finds it."""
         return self.mean + 2.0 * self.std
+
+
+@dataclass(frozen=True)
+class Spectrum(Moments):
+    """The same with the principal directions of the unit rows about the origin, strongest first.
+
+    Attributes:
+        eigenvalues: of M, descending; they sum to 1 [d].
+        along_mean: squared part of the mean row along each of these directions; they sum to |m|^2 [d].
+    """
+
+    eigenvalues: np.ndarray
+    along_mean: np.ndarray
 
 
 def of_rows(weight: similarity.Matrix) -> Spectrum:
@@ -89,7 +97,8 @@ def unit_moments(rows: similarity.UnitRows) -> tuple[np.ndarray, np.ndarray]:
 def of_moments(mean: np.ndarray, second: np.ndarray, rows: float = math.inf) -> Spectrum:
     """The spectrum of `rows` unit rows with mean m [d] and second moment M [d, d], without bound by default."""
     values, vectors = np.linalg.eigh(second)
-    return Spectrum(values[::-1].copy(), ((mean @ vectors) ** 2)[::-1].copy(), rows)
+    along = (mean @ vectors) ** 2
+    return Spectrum(float(mean @ mean), float((second**2).sum()), rows, values[::-1].copy(), along[::-1].copy())
 
 
 def effective_dimension_bounds(epsilon: float) -> tuple[float, float, float]:

@@ -1,5 +1,6 @@
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -119,3 +120,34 @@ def test_the_control_is_a_model_that_chance_made():
     table = {row["cosines"]: row for row in unembedding.statistics_rows(control)}
     for which in (unembedding.SAME_TOKEN, unembedding.OTHER_TOKENS):
         assert abs(table[which]["mean"]) < 4 * table[which]["std"] / table[which]["count"] ** 0.5 + 1e-3
+
+
+def test_twins_differ_in_tying_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny_untied, "TYING", tmp_path / "tiny_tying.csv")
+    monkeypatch.setattr(tiny_untied, "Recipe", lambda seed: replace(SMALL, seed=seed))
+    monkeypatch.setattr(tiny_untied, "TYING_COMPONENTS", (0, 1))
+    state = torch.random.get_rng_state()
+    tiny_untied.measure_tying([3])
+    assert torch.equal(torch.random.get_rng_state(), state)
+    table = stores.read(tiny_untied.TYING, tiny_untied.TYING_KEY)
+    stored = table[table.centred == "no"].set_index(["name", "matrix", "step"]).epsilon
+    assert stored["tied", "embedding", 0] == stored["untied", "embedding", 0]
+    assert stored["tied", "embedding", 30] != stored["untied", "embedding", 30]
+    assert set(table[table["name"] == "tied"].matrix) == {"embedding"}
+    assert len(table) == 3 * 2 * 3
+
+
+def test_a_stored_seed_is_not_trained_again(monkeypatch):
+    monkeypatch.setattr(tiny_untied, "tying_rows", lambda *_: pytest.fail("a stored seed is trained again"))
+    tiny_untied.measure_tying()
+    table = stores.read(tiny_untied.TYING, tiny_untied.TYING_KEY)
+    assert set(table["seed"]) == set(tiny_untied.SEEDS)
+
+
+def test_the_committed_untied_model_is_that_of_the_first_seed():
+    table = stores.read(tiny_untied.TYING, tiny_untied.TYING_KEY)
+    first = table[(table["name"] == "untied") & (table["seed"] == 0) & (table["centred"] == "no") & (table["step"] > 0)]
+    known = stores.read(unembedding.STATISTICS)
+    known = known[known["name"] == tiny_untied.NAME].set_index("cosines").epsilon
+    for row in first.itertuples():
+        assert row.epsilon == pytest.approx(known[row.matrix], abs=2e-3)

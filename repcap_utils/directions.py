@@ -208,8 +208,8 @@ def token_facts(strings: Sequence[str], norms: np.ndarray) -> pd.DataFrame:
     script = text.map(_script)
     script = script.where(script.map(script.value_counts()) >= FEWEST, "other")
     facts = {
-        "row number": pd.qcut(np.arange(len(text)), BINS, labels=False, duplicates="drop"),
-        "row norm": pd.qcut(norms, BINS, labels=False, duplicates="drop"),
+        "row number": _equal_groups(np.arange(len(text))),
+        "row norm": _equal_groups(norms),
         "script": pd.factorize(script)[0],
         "length": text.str.replace(_LONE_BYTE, "?", regex=True).str.len().clip(upper=LONGEST),
         "leading space": text.str.startswith(" ").astype(int),
@@ -234,6 +234,12 @@ def explained_together(values: np.ndarray, groups: pd.DataFrame) -> np.ndarray:
     centred = values - values.mean(axis=0)
     left = centred - design @ np.linalg.lstsq(design, centred, rcond=None)[0]
     return 1.0 - (left**2).sum(axis=0) / (centred**2).sum(axis=0)
+
+
+def _equal_groups(values: np.ndarray) -> np.ndarray:
+    """Values cut into BINS groups of equal size, fewer where values repeat; one where all are equal [n]."""
+    codes = pd.qcut(values, BINS, labels=False, duplicates="drop")
+    return np.nan_to_num(codes).astype(int)
 
 
 def _script(text: str) -> str:

@@ -150,4 +150,4 @@ def test_the_committed_untied_model_is_that_of_the_first_seed():
     known = stores.read(unembedding.STATISTICS)
     known = known[known["name"] == tiny_untied.NAME].set_index("cosines").epsilon
     for row in first.itertuples():
-        assert row.epsilon == pytest.approx(known[row.matrix], abs=2e-3)
+        assert row.epsilon == pytest.approx(known[row.matrix], abs=1e-6)

@@ -186,6 +186,7 @@ LAYERS = [
         "similarity",
         "isotropy",
         "spectrum",
+        "gaps",
         "packing",
         "bounds",
     },

@@ -151,7 +151,7 @@ $(EXECUTED): $(OUT)/%.ipynb: notebooks/%.ipynb $(SOURCES) $(INPUTS) build/inputs
 	@mv build/running/$*.$$PPID.ipynb $@
 
 # Which notebooks read what others write.
-$(OUT)/05_model_survey.ipynb $(OUT)/06_scaling_trends.ipynb $(OUT)/08_linear_access.ipynb: $(OUT)/01_epsilon_estimation.ipynb data/survey/epsilon.csv
+$(OUT)/05_model_survey.ipynb $(OUT)/06_scaling_trends.ipynb $(OUT)/08_linear_access.ipynb $(OUT)/09_two_classes.ipynb: $(OUT)/01_epsilon_estimation.ipynb data/survey/epsilon.csv
 $(REPORT): $(filter-out $(REPORT),$(EXECUTED))
 
 $(OUT)/readme.stamp: $(REPORT)

@@ -34,6 +34,7 @@ NOTEBOOKS = (
     "06_scaling_trends",
     "07_rigorous_bounds",
     "08_linear_access",
+    "09_two_classes",
 )
 BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
 

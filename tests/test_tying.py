@@ -6,8 +6,9 @@ import pytest
 import torch
 from test_tiny_untied import SMALL
 
-from repcap_utils import embeddings, isotropy, similarity, stores, tiny_untied, tying
+from repcap_utils import embeddings, isotropy, similarity, stores, tiny_untied, tying, unembedding
 from repcap_utils.errors import RepcapError
+from repcap_utils.tiny_untied import Recipe
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -88,3 +89,16 @@ def test_the_gradient_of_an_unembedding_adds_up_to_zero_and_its_step_does_not(tm
 def test_a_tied_model_has_no_unembedding_of_its_own():
     with pytest.raises(RepcapError, match="give a recipe that is not tied"):
         tying.first_step_rows(replace(BRIEF, tied=True))
+
+
+def test_the_committed_runs_are_complete_and_the_first_is_the_untied_model_of_notebook_01():
+    table = stores.read(tying.STORE, ("seed", "tied"))
+    first = Recipe()
+    times = tying.measured_after(first)
+    assert set(table["step"]) == set(times)
+    assert len(table) == len(tying.SEEDS) * 3 * len(times) * (1 + len(tying.COMPONENTS))
+    assert set(stores.read(tying.FIRST_STEP, ("seed",))["seed"]) == set(tying.SEEDS)
+    last = table.query("seed == 0 and tied == 'no' and centred == 'no' and step == @first.steps").set_index("matrix")
+    known = stores.read(unembedding.STATISTICS).query("name == @tiny_untied.NAME").set_index("cosines")
+    for matrix in (tying.EMBEDDING, tying.UNEMBEDDING):
+        assert last.epsilon[matrix] == pytest.approx(known.epsilon[matrix], abs=1e-6)

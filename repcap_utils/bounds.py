@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import betaln
 
 from repcap_utils import codes, random_packing
-from repcap_utils.capacity import broadcast, numbers
+from repcap_utils.checks import broadcast, broadcast_whole, whole_numbers
 from repcap_utils.errors import RepcapError
 
 MAX_DEGREE = 2**19
@@ -144,7 +144,7 @@ def levenshtein(k: ArrayLike, d: ArrayLike) -> np.ndarray | float:
 
     Source: Levenshtein, Acta Appl. Math. 29 (1992).
     """
-    lines, dimension = _whole_numbers(k=k, d=d)
+    lines, dimension = broadcast_whole(k=(k, 2), d=(d, 2))
     bound = np.array([_levenshtein(n, m) for n, m in zip(lines.flat, dimension.flat, strict=True)], dtype=float)
     return bound.reshape(lines.shape) if lines.ndim else float(bound[0])
 
@@ -276,7 +276,7 @@ def best_known_coherence(k: int, d: int, *, weil: bool = False) -> BestKnown:
     Raises:
         RepcapError: k < 2 or d < 2, no whole numbers, or arrays; or no construction here has so many lines.
     """
-    arguments = _whole_numbers(k=k, d=d)
+    arguments = broadcast_whole(k=(k, 2), d=(d, 2))
     if arguments[0].ndim:
         raise RepcapError("k and d: a construction is named for one pair at a time; call it for each")
     lines, dimension = (array.item() for array in arguments)
@@ -539,7 +539,7 @@ def _largest_zero(degree: int, d: int, a: int, b: int) -> float:
 def _capacity_arguments(d: ArrayLike, epsilon: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """d and epsilon as float64 arrays of one shape, once both are known to be usable."""
     dimension, coherence = broadcast(d=(d, 2), epsilon=(epsilon, -np.inf))
-    _check_whole("d", dimension)
+    whole_numbers("d", dimension, 2)
     outside = (coherence <= 0) | (coherence >= 1)
     if outside.any():
         raise RepcapError(f"epsilon = {coherence[outside][0]:g} must lie strictly between 0 and 1")
@@ -552,33 +552,3 @@ def _single_capacity_arguments(d: int, epsilon: float) -> tuple[int, float]:
     if dimension.ndim:
         raise RepcapError("d and epsilon: a construction is named for one pair at a time; call it for each")
     return int(dimension), float(coherence)
-
-
-def _check_whole(name: str, values: np.ndarray) -> None:
-    whole = values == np.floor(values)
-    if not whole.all():
-        raise RepcapError(f"{name} = {values[~whole][0]:g} must be a whole number; round it")
-
-
-def _whole_numbers(**named: ArrayLike) -> list[np.ndarray]:
-    """Values of at least 2 as Python integers of any size, in object arrays of one shape."""
-    arrays = []
-    for name, values in named.items():
-        array = np.asarray(values, dtype=object)
-        whole = [_whole(name, value) for value in array.flat]
-        arrays.append(np.array(whole, dtype=object).reshape(array.shape))
-    try:
-        return list(np.broadcast_arrays(*arrays))
-    except ValueError as error:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(named, arrays, strict=True))
-        raise RepcapError(f"shapes do not broadcast: {shapes}") from error
-
-
-def _whole(name: str, value: object) -> int:
-    if not isinstance(value, int | np.integer):
-        number = numbers(name, value)
-        _check_whole(name, number)
-        value = number.item()
-    if value < 2:
-        raise RepcapError(f"{name} = {value:g}; it must be 2 or more")
-    return int(value)

@@ -22,6 +22,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
+from repcap_utils.checks import broadcast, numbers, whole_number
 from repcap_utils.errors import RepcapError
 
 Weighting = Literal["epsilon", "log"]
@@ -30,37 +31,6 @@ Resample = Literal["cells", "d"]
 LARGEST_LOG10 = 308.25  # 10 to this power still is a float, whatever the rounding
 _TOLERANCE = 1e-6  # how far above 1 rounding may lift a measured cosine
 _LN10 = float(np.log(10))
-
-
-def numbers(name: str, value: ArrayLike, least: float = -np.inf) -> np.ndarray:
-    """`value` as float64 of any shape, once it is known to be finite and at least `least`.
-
-    Raises:
-        RepcapError: it is not; the message calls it `name`.
-    """
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RepcapError(f"{name}: {error}; it must be a number or an array of numbers") from error
-    if not np.isfinite(array).all():
-        raise RepcapError(f"{name} = {array[~np.isfinite(array)][0]}; it must be finite")
-    if (array < least).any():
-        raise RepcapError(f"{name} = {array.min():g}; it must be {least:g} or more")
-    return array
-
-
-def broadcast(**named: tuple[ArrayLike, float]) -> list[np.ndarray]:
-    """`numbers` for each name=(value, least), broadcast to a common shape.
-
-    Raises:
-        RepcapError: a value is unusable, or the shapes differ.
-    """
-    arrays = [numbers(name, value, least) for name, (value, least) in named.items()]
-    try:
-        return list(np.broadcast_arrays(*arrays))
-    except ValueError as error:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(named, arrays, strict=True))
-        raise RepcapError(f"shapes do not broadcast: {shapes}") from error
 
 
 def check_cells(cells: pd.DataFrame, *, rows: int = 1) -> pd.DataFrame:
@@ -221,9 +191,7 @@ class Form:
         """
         _choice("weighting", weighting, ("epsilon", "log"))
         _choice("resample", resample, ("cells", "d"))
-        for name, value in (("bootstrap", bootstrap), ("seed", seed)):
-            if not isinstance(value, int | np.integer) or value < 0:
-                raise RepcapError(f"{name} = {value}; it must be a whole number, 0 or more")
+        bootstrap, seed = whole_number("bootstrap", bootstrap, 0), whole_number("seed", seed, 0)
         table = check_cells(cells)
         degenerate = table["k"] <= table["d"]
         if exclude_degenerate or (weighting == "log" and self.subtracts_dimension):

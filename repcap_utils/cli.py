@@ -185,11 +185,11 @@ def access(
     from tqdm import tqdm
 
     from repcap_utils import access_report, linear_access, paths
+    from repcap_utils.checks import whole_number
 
     if not 0 < error < float("inf"):
         raise RepcapError(f"error = {error:g}; it must be positive and finite")
-    if k_max < 1:
-        raise RepcapError(f"k_max = {k_max}: give a whole number from 1 on")
+    whole_number("k_max", k_max, 1)
     embedding, _ = _loaded(source, tokens, tensor=tensor, revision=revision, unembedding=False)
     with tqdm(disable=None, unit="pair", unit_scale=True, desc=embedding.name) as bar:
 

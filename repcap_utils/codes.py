@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 from scipy.linalg import hadamard
 
+from repcap_utils.checks import is_whole, whole_number
 from repcap_utils.errors import RepcapError
 
 LARGEST_M = 16
@@ -115,7 +116,7 @@ def delsarte_goethals_line(d: int, r: int, i: int) -> np.ndarray:
     m = _log2(d)
     _check_buildable(m, r)
     lines, d = delsarte_goethals_lines(m, r), 2**m
-    form, linear = divmod(_check_index(i, lines), d)
+    form, linear = divmod(whole_number("number", i, 0, lines - 1), d)
     if form == lines // d - 1:
         return np.eye(1, d, linear)[0]
     parity = np.bitwise_count(np.arange(d) & linear) % 2
@@ -150,7 +151,7 @@ def delsarte_goethals_signs(m: int, r: int, forms: Iterable[int]) -> np.ndarray:
     signs = np.empty((len(forms), 2**m), dtype=np.int8)
     step = _BLOCK // 2**m + 1
     for first in range(0, len(forms), step):
-        numbers = [_check_index(form, count) for form in forms[first : first + step]]
+        numbers = [whole_number("number", form, 0, count - 1) for form in forms[first : first + step]]
         coefficients = np.array([[form >> t * j & 2**t - 1 for j in digits] for form in numbers], dtype=np.int64)
         signs[first : first + step] = 1 - 2 * _form_values(m, coefficients, points).astype(np.int8)
     return signs
@@ -186,10 +187,9 @@ def delsarte_goethals_orders(m: int) -> range:
     """The values of r for which Delsarte-Goethals lines exist in R^(2^m); empty when there are none.
 
     Raises:
-        RepcapError: m is no whole number.
+        RepcapError: m is no whole number from 0 on.
     """
-    if not isinstance(m, int | np.integer):
-        raise RepcapError(f"m = {m!r}; the dimension is D = 2^m, take a whole number of at least 2")
+    m = whole_number("m", m, 0)
     return range(m // 2) if m % 2 == 0 else range(1, (m - 1) // 2 + 1)
 
 
@@ -244,9 +244,9 @@ def difference_ranks(m: int, r: int, *, samples: int | None = None, seed: int = 
             at all of them.
     """
     _check_buildable(m, r)
-    for name, value, least in (("samples", samples, 1), ("seed", seed, 0)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < least):
-            raise RepcapError(f"{name} = {value!r}; it must be a whole number, {least} or more")
+    whole_number("seed", seed, 0)
+    if samples is not None:
+        whole_number("samples", samples, 1)
     pairs = _differences(m, r, _BLOCK) if samples is None else _random_differences(m, r, samples, seed)
     counts = np.zeros(m + 1, dtype=np.int64)
     for first, second in pairs:
@@ -391,7 +391,7 @@ def polynomial_phases_line(p: int, degree: int, i: int) -> np.ndarray:
     Raises:
         RepcapError: p, degree or i is out of range.
     """
-    i = _check_index(i, polynomial_phases_lines(p, degree))
+    i = whole_number("number", i, 0, polynomial_phases_lines(p, degree) - 1)
     polynomials = p**degree
     if i >= 2 * polynomials:
         return np.eye(1, 2 * p, i - 2 * polynomials)[0]
@@ -453,8 +453,7 @@ def pad(vectors: np.ndarray, d: int) -> np.ndarray:
     if vectors.ndim == 0:
         raise RepcapError("vectors: an array of shape (.., n) is needed, not a single number")
     n = vectors.shape[-1]
-    if not isinstance(d, int | np.integer) or d < n:
-        raise RepcapError(f"d = {d!r}; vectors of {n} entries need a dimension of at least {n}, a whole number")
+    d = whole_number(f"vectors of {n} entries in dimension d", d, n)
     return np.pad(vectors, [(0, 0)] * (vectors.ndim - 1) + [(0, d - n)])
 
 
@@ -493,14 +492,14 @@ def _log2(d: int, base: int = 2) -> int:
 
 
 def _check_delsarte_goethals(m: int, r: int) -> None:
-    if not isinstance(r, int | np.integer) or r not in delsarte_goethals_orders(m) or m < 2:
+    if not is_whole(r) or r not in delsarte_goethals_orders(m) or m < 2:
         allowed = delsarte_goethals_orders(m) if m >= 2 else range(0)
         advice = f"take r in {allowed.start} .. {allowed.stop - 1}" if allowed else "take m >= 2"
         raise RepcapError(f"Delsarte-Goethals lines: m = {m!r}, r = {r!r} does not exist; {advice}")
 
 
 def _check_buildable(m: int, r: int) -> None:
-    if isinstance(m, int | np.integer) and m > LARGEST_M:
+    if is_whole(m) and m > LARGEST_M:
         raise RepcapError(
             f"quadratic forms: m = {m} is too large to compute with; take m up to {LARGEST_M}, d up to {2**LARGEST_M}"
         )
@@ -508,16 +507,10 @@ def _check_buildable(m: int, r: int) -> None:
 
 
 def _check_polynomial_phases(p: int, degree: int) -> None:
-    if not isinstance(p, int | np.integer) or p < 3 or not is_prime(p):
+    if not is_whole(p) or p < 3 or not is_prime(p):
         raise RepcapError(f"polynomial phases: p = {p!r} must be a prime of at least 3")
-    if not isinstance(degree, int | np.integer) or not 2 <= degree < p:
+    if not is_whole(degree) or not 2 <= degree < p:
         raise RepcapError(f"polynomial phases: degree = {degree!r} must lie in 2 .. p - 1 = {p - 1}")
-
-
-def _check_index(i: int, count: int) -> int:
-    if not isinstance(i, int | np.integer) or not 0 <= i < count:
-        raise RepcapError(f"number {i!r} does not exist; take a whole number from 0 to {count - 1}")
-    return int(i)
 
 
 def _require_memory(what: str, lines: int, d: int, single: str, size: int = 8) -> None:

@@ -11,7 +11,6 @@ Random sparse inputs and decoders that are not linear are in `sparse_recovery`.
 import hashlib
 import math
 import multiprocessing
-import operator
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +26,7 @@ from scipy import integrate, linalg, optimize, sparse, special
 from torch import Tensor
 
 from repcap_utils import __version__, embeddings, isotropy, paths, similarity, stores, sweep, tokens
+from repcap_utils.checks import whole_number
 from repcap_utils.errors import RepcapError
 from repcap_utils.similarity import Matrix
 
@@ -47,22 +47,6 @@ _SCANNED_POWERS = 10_000
 _LARGEST_COUNT = 10**300
 _STATE_FORMAT = 2
 _RANKED_KS, _RANKED = (1, 4, 16), 10
-
-
-def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """`value` as a Python integer, which does not overflow; NumPy integers are welcome, truth values and floats are not.
-
-    Raises:
-        RepcapError: no whole number, or one outside `least` to `most` (None: no end).
-    """
-    try:
-        number = least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
-        end = "on" if most is None else f"to {most:.0e}" if most == _LARGEST_COUNT else f"to {most}"
-        raise RepcapError(f"{name} = {value!r}: give a whole number from {least} {end}")
-    return number
 
 
 class WorstCase(NamedTuple):
@@ -172,7 +156,7 @@ class Interference:
         }
 
     def _checked(self, k: int) -> int:
-        k = whole_number("k", k)
+        k = whole_number("k", k, 1)
         if k > len(self):
             raise RepcapError(f"k = {k}: no more than the m = {len(self)} features there are can be active")
         if k > self.depth:
@@ -331,7 +315,7 @@ def _largest(values: Tensor, depth: int) -> Tensor:
 
 
 def _depth(k_max: int, m: int) -> int:
-    return min(whole_number("k_max", k_max), m)
+    return min(whole_number("k_max", k_max, 1), m)
 
 
 def _pairs(count: int) -> int:
@@ -415,7 +399,7 @@ def best_probes(
     a = _float64(features)
     k = whole_number("k", k, 1, len(a))
     wanted = list(range(len(a))) if rows is None else [whole_number("row", row, 0, len(a) - 1) for row in rows]
-    max_workers = whole_number("max_workers", max_workers)
+    max_workers = whole_number("max_workers", max_workers, 1)
     if max_workers == 1 or len(wanted) < 2:
         return _solved(a, k, wanted)
     shares = [share.tolist() for share in np.array_split(wanted, min(max_workers, len(wanted)))]
@@ -699,7 +683,7 @@ def shared_directions_coherence(k: int, error: float, alignment: float) -> float
 
     Source: proposition 9 of arXiv 2602.11246, corrected.
     """
-    k = whole_number("k", k)
+    k = whole_number("k", k, 1)
     _check_error(error)
     return error / (k * (1 + _shared_length(alignment)) ** 2)
 
@@ -723,7 +707,7 @@ def equal_cosines(m: int, cosine: float) -> np.ndarray:
     Raises:
         RepcapError: m below 1 or a cosine outside [0, 1).
     """
-    m = whole_number("m", m)
+    m = whole_number("m", m, 1)
     if not 0 <= cosine < 1:
         raise RepcapError(f"cosine = {cosine:g}; it must lie in [0, 1)")
     return np.linalg.cholesky(np.full((m, m), cosine) + (1 - cosine) * np.eye(m))

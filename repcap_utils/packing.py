@@ -9,7 +9,6 @@ float64 certificate.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from repcap_utils import bounds
+from repcap_utils.checks import whole_number
 from repcap_utils.errors import RepcapError
 from repcap_utils.kernels import tiles
 from repcap_utils.resources import free_memory, require_memory, torch_device
@@ -192,7 +192,7 @@ def polish(packing: Packing, *, rounds: int = 200) -> Packing:
         raise RepcapError(
             f"{packing.k} x {packing.d} is too large to polish: at most {MOST_POLISHED} coordinates; use more steps instead"
         )
-    _require_whole("rounds", rounds, 1, "give at least one round")
+    whole_number("rounds", rounds, 1)
     best, radius = certify(packing.vectors), 0.1
     for _ in range(rounds):
         move, predicted = _linear_move(best, radius)
@@ -524,20 +524,8 @@ def _set_flush_denormal(mode: bool) -> bool:
 
 
 def _validate(k: int, d: int, steps: int = 1, seed: int = 0) -> None:
-    for name, value, least, meaning in (
-        ("k", k, 2, "a packing needs at least two vectors"),
-        ("d", d, 1, "the dimension must be at least 1"),
-        ("steps", steps, 1, "give at least one step"),
-        ("seed", seed, 0, "a seed must not be negative"),
-    ):
-        _require_whole(name, value, least, meaning)
-
-
-def _require_whole(name: str, value: object, least: int, meaning: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise RepcapError(f"{name} = {value!r}: give a whole number")
-    if value < least:
-        raise RepcapError(f"{name} = {value}: {meaning}")
+    for name, value, least in (("k", k, 2), ("d", d, 1), ("steps", steps, 1), ("seed", seed, 0)):
+        whole_number(name, value, least)
 
 
 def _require_matrix(vectors: object, what: str) -> None:
@@ -548,9 +536,9 @@ def _require_matrix(vectors: object, what: str) -> None:
 def _validate_run(
     k: int, d: int, restarts: int, start: Tensor | None, dtype: torch.dtype, tile: int | None, precision: str
 ) -> None:
-    _require_whole("restarts", restarts, 1, "give at least one run")
+    whole_number("restarts", restarts, 1)
     if tile is not None:
-        _require_whole("tile", tile, 1, "give at least one row")
+        whole_number("tile", tile, 1)
     if dtype not in (torch.float32, torch.float64):
         raise RepcapError(f"dtype = {dtype}: iterate in torch.float32 or torch.float64")
     if precision not in PRECISIONS:

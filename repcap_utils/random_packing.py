@@ -20,7 +20,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
-from repcap_utils.capacity import broadcast, check_cells, numbers, power10
+from repcap_utils.capacity import check_cells, power10
+from repcap_utils.checks import broadcast, numbers, whole_number
 from repcap_utils.errors import RepcapError
 from repcap_utils.resources import require_memory, torch_device
 
@@ -223,8 +224,7 @@ def simulate(
         "first": (first, 0),
     }
     for name, (value, minimum) in least.items():
-        if not isinstance(value, int | np.integer) or value < minimum:
-            raise RepcapError(f"{name} = {value}; it must be a whole number, {minimum} or more")
+        whole_number(name, value, minimum)
     place = torch_device(device)
     require_memory(8 * k * d + 8 * _PANEL, f"{k} x {d} random vectors")
     smallest = np.empty(draws)

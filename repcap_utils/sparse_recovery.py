@@ -19,7 +19,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import optimize, special, stats
 
-from repcap_utils import __version__, linear_access, paths, stores, sweep
+from repcap_utils import __version__, paths, stores, sweep
+from repcap_utils.checks import whole_number
 from repcap_utils.errors import RepcapError
 
 STORE = paths.SWEEPS / "sparse_recovery.csv"
@@ -68,7 +69,7 @@ def matching_pursuit(features: np.ndarray, x: np.ndarray, k: int) -> Decoded:
     Raises:
         RepcapError: k is no whole number from 1 to the number of features.
     """
-    k = linear_access.whole_number("k", k, 1, len(features))
+    k = whole_number("k", k, 1, len(features))
     from sklearn.linear_model import orthogonal_mp  # loaded late: it takes a second
 
     with warnings.catch_warnings(record=True) as caught:
@@ -104,8 +105,8 @@ def simulate(decoder: str, m: int, k: int, d: int, *, trials: int, seed: int, di
     for what, name, known in (("decoder", decoder, DECODERS), ("dictionary", dictionary, DICTIONARIES)):
         if name not in known:
             raise RepcapError(f"unknown {what} {name!r}; there are {', '.join(known)}")
-    m, d, trials = (linear_access.whole_number(name, value) for name, value in (("m", m), ("d", d), ("trials", trials)))
-    k, seed = linear_access.whole_number("k", k, 1, m), linear_access.whole_number("seed", seed, 0)
+    m, d, trials = (whole_number(name, value, 1) for name, value in (("m", m), ("d", d), ("trials", trials)))
+    k, seed = whole_number("k", k, 1, m), whole_number("seed", seed, 0)
     generator = np.random.default_rng(np.random.SeedSequence([seed, m, k, d]))
     successes = not_converged = 0
     for _ in range(trials):

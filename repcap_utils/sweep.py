@@ -28,6 +28,7 @@ import torch
 from tqdm import tqdm
 
 from repcap_utils import __version__, bounds, packing, paths, random_packing
+from repcap_utils.checks import whole_number
 from repcap_utils.errors import RepcapError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ ORIGIN = ("seconds", "device", "threads", "version", "commit")
 _TEXT = frozenset({"method", "dtype", "device", "version", "commit"})
 _WHOLE = frozenset({"k", "d", "seed", "steps", "draws", "threads"})
 ROUNDING = 1e-6  # of the values in a store, generously
-LARGEST_KEY = 10**18
+LARGEST_KEY = 10**18 - 1
 MOST_SEEDS = 100_000
 _LEAST = {"k": 2, "d": 2, "seed": 0, "steps": 1, "draws": 2}  # the standard deviation takes two draws
 
@@ -581,11 +582,7 @@ def _wanted(task: Task, cells: Iterable[Cell]) -> dict[Key, Cell]:
         if "method" in task.key and cell["method"] not in METHODS:
             raise RepcapError(f"cell {_label(cell)}: unknown method {cell['method']!r}; there are {', '.join(METHODS)}")
         for name in set(task.key) - {"method"}:
-            if not isinstance(cell[name], int | np.integer) or not _LEAST[name] <= cell[name] < LARGEST_KEY:
-                raise RepcapError(
-                    f"cell {_label(cell)}: {name} = {cell[name]}; it must be a whole number, {_LEAST[name]} or more"
-                    " and below 10^18"
-                )
+            whole_number(f"cell {_label(cell)}: {name}", cell[name], _LEAST[name], LARGEST_KEY)
         wanted[key] = cell
     return wanted
 

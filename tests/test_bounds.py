@@ -501,11 +501,9 @@ def test_capacity_arguments_are_checked(function, d, epsilon, name):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: bounds.levenshtein(2.5, 3), "k = 2.5 must be a whole number"),
-        (lambda: bounds.levenshtein(5, 2.5), "d = 2.5 must be a whole number"),
+        (lambda: bounds.levenshtein(2.5, 3), "k = 2.5: give a whole number from 2 on"),
         (lambda: bounds.levenshtein([5, 6], [2, 3, 4]), "shapes do not broadcast"),
-        (lambda: bounds.best_known_coherence(5.5, 3), "k = 5.5 must be a whole number"),
-        (lambda: bounds.best_known_coherence(5, 3.5), "d = 3.5 must be a whole number"),
+        (lambda: bounds.best_known_coherence(5.5, 3), "k = 5.5: give a whole number"),
         (lambda: bounds.best_known_coherence([5, 6], 3), "one pair at a time"),
         (lambda: bounds.best_known_coherence(10**400, 3), r"10\^400.00 lines in 3 dimensions"),
         (lambda: bounds.best_known_capacity([5, 6], 0.3), "one pair at a time"),

@@ -172,7 +172,7 @@ def imports(path) -> set[str]:
 
 LAYERS = [
     {"errors"},
-    {"paths"},
+    {"checks", "paths"},
     {"kernels", "resources", "stores", "tables", "texts", "tokens"},
     {
         "capacity",

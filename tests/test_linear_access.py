@@ -167,10 +167,7 @@ def test_usable_sparsity_is_the_last_k_below_the_error():
         (lambda: linear_access.interference(np.eye(2), k_max=0), "k_max = 0"),
         (lambda: linear_access.interference(np.eye(3)).errors(4), "no more than the m = 3 features"),
         (lambda: linear_access.interference(np.eye(3)).errors(0), "k = 0: give a whole number from 1 on"),
-        *(
-            (lambda k=k: linear_access.interference(np.eye(3)).margins(k), f"k = {shown}: give a whole number")
-            for k, shown in ((math.nan, "nan"), (math.inf, "inf"), (True, "True"), (1.5, "1.5"), ("2", "'2'"))
-        ),
+        (lambda: linear_access.interference(np.eye(3)).margins(1.5), "k = 1.5: give a whole number"),
         (lambda: linear_access.interference(1e200 * np.ones((3, 2))), "overflow; rescale"),
         (lambda: linear_access.interference(np.float32(1e30) * np.ones((3, 2), np.float32)), "overflow; rescale"),
         (lambda: linear_access.interference(np.eye(3), k_max=2).margins(3), "raise k_max"),

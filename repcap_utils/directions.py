@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity, spectrum, stores, tokens
+from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity, spectrum, stores, sweep, tokens
 from repcap_utils.errors import RepcapError
 
 SPECTRUM = paths.SURVEY / "spectrum.csv"
@@ -58,11 +58,11 @@ def measure(embedding: embeddings.Embedding) -> None:
     Raises:
         RepcapError: see `spectrum.of_rows`; a store that cannot be read or written.
     """
-    stores.keep(SPECTRUM, spectrum_rows(embedding), digits=DIGITS)
-    stores.keep(REMOVAL, removal_rows(embedding), digits=DIGITS)
-    if embedding.tokens is not None:
-        stores.keep(FACTS, fact_rows(embedding))
-    stores.keep(GAUSSIAN, gaussian_rows(embedding), digits=DIGITS)
+    origin = {"version": __version__, "commit": sweep.commit()}
+    tables = {SPECTRUM: spectrum_rows, REMOVAL: removal_rows, FACTS: fact_rows, GAUSSIAN: gaussian_rows}
+    for store, rows in tables.items():
+        if store != FACTS or embedding.tokens is not None:
+            stores.keep(store, [row | origin for row in rows(embedding)], digits=DIGITS)
 
 
 def spectrum_rows(embedding: embeddings.Embedding) -> list[Row]:
@@ -79,7 +79,6 @@ def spectrum_rows(embedding: embeddings.Embedding) -> list[Row]:
             "squares": (found.eigenvalues[first:last] ** 2).sum(),
             "along_mean": found.along_mean[first:last].sum(),
             "rows": found.rows,
-            "version": __version__,
         }
         for first, last in zip([0, *lasts], lasts, strict=False)
     ]
@@ -96,7 +95,6 @@ def removal_rows(embedding: embeddings.Embedding) -> list[Row]:
             "mean": step.moments.mean,
             "std": step.moments.std,
             "epsilon": step.moments.epsilon,
-            "version": __version__,
         }
         for step in isotropy.epsilon_profile(embedding.weight, counts)
     ]
@@ -130,7 +128,6 @@ def gaussian_rows(embedding: embeddings.Embedding) -> list[Row]:
             "mean": moments.mean,
             "std": moments.std,
             "epsilon": moments.epsilon,
-            "version": __version__,
         }
         for kind, seed, moments in found
     ]
@@ -182,7 +179,6 @@ def fact_rows(embedding: embeddings.Embedding) -> list[Row]:
             "groups": number,
             "explained": value,
             "tokens": len(rows),
-            "version": __version__,
         }
         for direction, fact, number, value in found
     ]

@@ -127,3 +127,16 @@ def test_the_committed_removal_agrees_with_the_survey():
     steps = survey.read(survey.ISOTROPY).merge(stores.read(directions.REMOVAL), on=["name", "centred", "components"])
     assert len(steps) == len(survey.read(survey.ISOTROPY))
     np.testing.assert_allclose(steps.epsilon_x, steps.epsilon_y, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gemma-3-270m", [0.4153, 0.2034, 0.1436, 0.1080, 0.0967]),
+        ("smollm2-135m", [0.7287, 0.2058, 0.1086, 0.0919, 0.0899]),
+    ],
+)
+def test_the_committed_removal_has_the_values_of_an_independent_measurement(name, expected):
+    steps = stores.read(directions.REMOVAL)
+    steps = steps[(steps["name"] == name) & steps.components.isin([0, 1, 4, 16])]
+    np.testing.assert_allclose(steps.epsilon, expected, atol=6e-5)

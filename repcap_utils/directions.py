@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from repcap_utils import __version__, embeddings, isotropy, models, paths, similarity, spectrum, stores, sweep, tokens
+from repcap_utils import __version__, embeddings, models, paths, similarity, spectrum, stores, survey, sweep, tokens
 from repcap_utils.errors import RepcapError
 
 SPECTRUM = paths.SURVEY / "spectrum.csv"
@@ -86,18 +86,7 @@ def spectrum_rows(embedding: embeddings.Embedding) -> list[Row]:
 
 def removal_rows(embedding: embeddings.Embedding) -> list[Row]:
     """Rows of removal.csv: moments as stored, then without the mean row and more and more principal directions."""
-    counts = [count for count in COUNTS if count < embedding.d_model]
-    return [
-        {
-            "name": embedding.name,
-            "centred": "yes" if step.centred else "no",
-            "components": step.components,
-            "mean": step.moments.mean,
-            "std": step.moments.std,
-            "epsilon": step.moments.epsilon,
-        }
-        for step in isotropy.epsilon_profile(embedding.weight, counts)
-    ]
+    return survey.isotropy_rows(embedding, COUNTS)
 
 
 def gaussian_rows(embedding: embeddings.Embedding) -> list[Row]:

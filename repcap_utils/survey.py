@@ -104,9 +104,9 @@ def edges() -> np.ndarray:
     return np.linspace(*RANGE, BINS + 1)
 
 
-def isotropy_rows(embedding: embeddings.Embedding) -> list[Row]:
-    """Rows of isotropy.csv: the moments as they are, after centring, and after removing principal components too."""
-    components = [count for count in COMPONENTS if count < embedding.d_model]
+def isotropy_rows(embedding: embeddings.Embedding, counts: Sequence[int] = COMPONENTS) -> list[Row]:
+    """Rows of isotropy.csv: the moments as they are, after centring, and after removing `counts` components too."""
+    components = [count for count in counts if count < embedding.d_model]
     return [
         {
             "name": embedding.name,

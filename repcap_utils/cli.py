@@ -205,10 +205,9 @@ def access(
             folder=paths.BUILD / "access",
             progress=progress,
         )
-        found = found.up_to(k_max)
-        if keep:
-            linear_access.measure(embedding, variants=[(centre, components)], progress=progress)
-    facts = access_report.facts(embedding, found, error, centred=centre, components=components)
+    if keep:
+        linear_access.keep(embedding, found, centre=centre, components=components)
+    facts = access_report.facts(embedding, found.up_to(k_max), error, centred=centre, components=components)
     print(json.dumps(facts, indent=2) if as_json else "\n".join(access_report.lines(facts)))
 
 

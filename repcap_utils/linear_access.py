@@ -227,7 +227,7 @@ def embedding_interference(
         k_max: the largest k to be asked for.
         centre, components: subtract the mean row, project out principal directions first (`isotropy`).
         folder: where to keep the state after each block of rows, so that a run that was killed goes on and a finished one
-            is read back; None keeps nothing.
+            is read back, for a smaller k_max too; None keeps nothing.
         progress: called after each block of rows with the pairs done and the pairs in all.
         device: where to compute; None is where `weight` lies.
         tile: rows of a tile; None chooses.
@@ -244,7 +244,7 @@ def embedding_interference(
     if len(rows) < 2:
         raise RepcapError(f"{len(rows)} rows with a direction; interference needs two or more")
     depth = _depth(k_max, len(rows))
-    state = _State.start(rows, depth) if path is None or not path.is_file() else _State.load(path, rows, depth)
+    state = _State.start(rows, depth) if path is None else _State.find(path, rows, depth)
     for i, j, a, b in similarity.upper_tiles(rows, tile, first=state.done):
         cosines = a @ b.T
         if i == j:
@@ -276,6 +276,18 @@ class _State:
         return cls(zeros, zeros.clone(), 0)
 
     @classmethod
+    def find(cls, path: Path, rows: similarity.UnitRows, depth: int) -> "_State":
+        """A finished state of this depth or a deeper one, else what a stopped run left at `path`, else the start."""
+        stopped = cls.start(rows, depth)
+        for kept, k_max in _at_least_as_deep(path):
+            state = cls.load(kept, rows, min(k_max, len(rows)))
+            if state.done == len(rows):
+                return cls(state.positive[:, :depth], state.negative[:, :depth], state.done)
+            if kept == path:
+                stopped = state
+        return stopped
+
+    @classmethod
     def load(cls, path: Path, rows: similarity.UnitRows, depth: int) -> "_State":
         try:
             with np.load(path) as stored:
@@ -298,6 +310,14 @@ class _State:
         span = slice(first, first + len(cosines))
         _raise(self.positive[span], cosines, cosines.amax(dim=1), 1)
         _raise(self.negative[span], cosines, cosines.amin(dim=1).neg_(), -1)
+
+
+def _at_least_as_deep(path: Path) -> list[tuple[Path, int]]:
+    """The files beside and of the state `path` that are of the same computation and no less deep, with their k_max, ascending."""
+    computation, _, wanted = path.stem.rpartition("-")
+    files = [(file, file.stem.rpartition("-")[2]) for file in path.parent.glob(f"{computation}-*{path.suffix}")]
+    depths = [(file, int(k_max)) for file, k_max in files if k_max.isdecimal() and int(k_max) >= int(wanted)]
+    return sorted(depths, key=lambda entry: entry[1])
 
 
 def _raise(best: Tensor, cosines: Tensor, extreme: Tensor, sign: int) -> None:
@@ -776,27 +796,18 @@ def _shared_length(alignment: float) -> float:
 # --- real embeddings as data ------------------------------------------------------------------------------------------
 
 
-def measure(
-    embedding: embeddings.Embedding,
-    *,
-    variants: Sequence[tuple[bool, int]] = VARIANTS,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Measure variants of an embedding into `STORE` and `TOKENS`; a run that was killed goes on where it was.
+def keep(embedding: embeddings.Embedding, found: Interference, *, centre: bool, components: int) -> None:
+    """Put what was found of an embedding into `STORE` and `TOKENS`, for k up to `DEPTH`.
 
     Args:
         embedding: what `embeddings.load` gives.
-        variants: pairs of whether the mean row is removed, and how many principal directions.
-        progress: see `embedding_interference`.
+        found: its `embedding_interference` with k_max of `DEPTH` or more.
+        centre, components: what was removed first: the mean row, and how many principal directions.
     """
     labels = None if embedding.tokens is None else tokens.labels(embedding.tokens)
-    for centre, components in variants:
-        found = embedding_interference(
-            embedding.weight, centre=centre, components=components, folder=paths.BUILD / "access", progress=progress
-        )
-        head = {"name": embedding.name, "centred": "yes" if centre else "no", "components": components}
-        stores.keep(STORE, list(_store_rows(head, embedding, found)), by=tuple(head))
-        stores.keep(TOKENS, list(_token_rows(head, labels, found)), by=tuple(head))
+    head = {"name": embedding.name, "centred": "yes" if centre else "no", "components": components}
+    stores.keep(STORE, list(_store_rows(head, embedding, found.up_to(DEPTH))), by=tuple(head))
+    stores.keep(TOKENS, list(_token_rows(head, labels, found.up_to(DEPTH))), by=tuple(head))
 
 
 def _store_rows(

@@ -238,11 +238,16 @@ def test_access_of_a_file(tmp_path, monkeypatch):
         assert facts[inputs]["errors"] == pytest.approx([case.error for case in worst], abs=1e-6)
         assert facts[inputs]["usable_sparsity"] == found.usable_sparsity(0.9, inputs).min()
         assert facts[inputs]["share_below"][0] == pytest.approx((found.errors(1, inputs) < 0.9).mean())
+    blocks, save = [], linear_access._State.save
+    monkeypatch.setattr(linear_access._State, "save", lambda *state: blocks.append(1) or save(*state))
     words = runner.invoke(cli.app, [*arguments, "--keep"])
     assert words.exit_code == 0, words.output
+    assert len(blocks) == 1, "all rows are one block, and what is kept is computed once"
     assert "the mean row and 2 principal components" in words.output
     assert f"{facts['signed']['errors'][3]:.5f}" in words.output
     assert len(list((tmp_path / "build" / "access").glob("*-4.npz"))) == 1
+    assert runner.invoke(cli.app, [*arguments[:5], "3", *arguments[6:]]).exit_code == 0
+    assert len(blocks) == 1, "the finished state serves a smaller k too"
     kept = linear_access.STORE.read_text().splitlines()
     assert len(kept) == 1 + 2 * 16
     assert kept[1].startswith(f"{tmp_path.name},yes,2,400,32,1,signed,1,")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import optimize, special
 
-from repcap_utils import codes, embeddings, linear_access, paths, stores
+from repcap_utils import codes, embeddings, linear_access, stores
 from repcap_utils.errors import RepcapError
 
 
@@ -140,6 +140,36 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     state.write_bytes(b"PK damaged")
     with pytest.raises(RepcapError, match=r"cannot be read .* delete it to start afresh"):
         linear_access.embedding_interference(weight, 4, tile=20, folder=tmp_path)
+
+
+def test_a_deeper_finished_state_serves(tmp_path, monkeypatch):
+    weight = torch.randn(50, 6, generator=torch.Generator().manual_seed(3))
+    expected = linear_access.embedding_interference(weight, 4, tile=20)
+    tiles, add = [], linear_access._State.add
+    monkeypatch.setattr(linear_access._State, "add", lambda *arguments: tiles.append(1) or add(*arguments))
+
+    def tiles_computed(k_max: int, **options) -> int:
+        before = len(tiles)
+        found = linear_access.embedding_interference(weight, k_max, tile=20, folder=tmp_path, **options)
+        np.testing.assert_array_equal(found.up_to(4).positive, expected.positive)
+        np.testing.assert_array_equal(found.up_to(4).negative, expected.negative)
+        assert found.depth == min(k_max, len(weight))
+        return len(tiles) - before
+
+    # of the upper triangle of 3 x 3 tiles, those beside the diagonal serve twice
+    assert tiles_computed(8) == 9
+    assert tiles_computed(4) == 0
+    assert tiles_computed(8) == 0
+    assert tiles_computed(60) == 9  # every one of the 50 rows
+    assert tiles_computed(55) == 0
+    (deep,) = tmp_path.glob("*-60.npz")
+    (served,) = tmp_path.glob("*-8.npz")
+    served.unlink()
+    assert tiles_computed(4) == 0
+    # one that is not finished does not
+    np.savez(deep, **(dict(np.load(deep)) | {"done": 20}))
+    assert tiles_computed(4) == 9
+    assert {path.name.split("-")[1] for path in tmp_path.iterdir()} == {"4.npz", "60.npz"}
 
 
 def test_usable_sparsity_is_the_last_k_below_the_error():
@@ -573,14 +603,14 @@ def test_the_printed_bound_on_cosines_fails_where_norms_are_small():
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def test_measuring_an_embedding_stores_each_variant(tmp_path, monkeypatch):
+def test_what_is_kept_of_an_embedding_holds_each_variant(tmp_path, monkeypatch):
     weight = torch.randn(60, 24, generator=torch.Generator().manual_seed(0)) + 1.0
     embedding = embeddings.Embedding(weight, [f"t{i}" for i in range(60)], None, True, "toy", 24, "float32", {})
     monkeypatch.setattr(linear_access, "STORE", tmp_path / "linear_access.csv")
     monkeypatch.setattr(linear_access, "TOKENS", tmp_path / "tokens.csv")
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    linear_access.measure(embedding, variants=[(False, 0)])
-    linear_access.measure(embedding, variants=[(True, 0), (True, 2)])
+    for centre, components in ((False, 0), (True, 0), (True, 2)):
+        found = linear_access.embedding_interference(weight, 20, centre=centre, components=components)
+        linear_access.keep(embedding, found, centre=centre, components=components)
     table = stores.read(linear_access.STORE)
     assert len(table) == 3 * 2 * 16
     found = linear_access.embedding_interference(weight, centre=True)

@@ -250,9 +250,10 @@ def _open_repo(text: str, revision: str | None, allow_download: bool):
     try:
         return hub.open_repo(text, revision=revision, allow_download=allow_download)
     except RepcapError as error:
-        here = "and no such path here" if getattr(error, "status", "") == "absent" else ""
-        hint = "; ".join(filter(None, (here, _hint(text).strip())))
-        raise RepcapError(f"{error}; {hint}" if hint else str(error)) from error
+        if getattr(error, "status", "") != "absent":
+            raise
+        hint = "; ".join(filter(None, ("and no such path here", _hint(text).strip())))
+        raise RepcapError(f"{error}; {hint}") from error
 
 
 def _hub_facts(container: Container, name: str) -> dict[str, Any]:
@@ -275,8 +276,8 @@ def _unread_names(container: Container) -> tuple[str, ...]:
     if not unread:
         return ()
     return (
-        f"of the index, {unread / 1e6:.1f} MB in its middle were not read: a head that only they name would not be seen; "
-        "--tensor with any name from there reads all of it",
+        f"of the index, {unread / 1e6:.1f} MB in its middle were not read: another embedding or head that they alone name "
+        "would not be seen",
     )
 
 
@@ -346,7 +347,9 @@ def _chosen(container: Container, tensor: str | None) -> _Choice:
         shape = container.entry(tensor).shape
         fit = _fit(shape, sizes, lambda: None)
         return _Choice(tensor, fit.turned, _doubts(tensor, shape, fit, sizes))
-    names = _candidates(container.names()) or _candidates(_all_names(container))
+    names = _candidates(container.names())
+    if not names or names[0] not in DECODER_TENSORS:  # a better one may be named where the index was not read
+        names = _candidates(_all_names(container))
     if not names:
         raise RepcapError(
             f"{_where(container)}: no token embedding under a known name; choose one with tensor= (--tensor): "
@@ -555,11 +558,14 @@ def _head(container: Container, name: str, weight: torch.Tensor, turned: bool, *
     """The head, judged by the tensors alone: configurations are often wrong about tying."""
     if name in UNEMBEDDING_TENSORS:
         return _Head(None)
-    names = container.names()
     prefix, known = _split(name) or ("", None)
-    present = set(names)
-    heads = (start + head for start in dict.fromkeys((prefix, "")) for head in UNEMBEDDING_TENSORS)
-    head = next((candidate for candidate in heads if candidate in present), None)
+    heads = [start + head for start in dict.fromkeys((prefix, "")) for head in UNEMBEDDING_TENSORS]
+    names = container.names()
+    if not set(heads) & set(names) and any(map(getattr(container, "may_name", lambda _name: False), heads)):
+        if not keep:
+            return _Head("not compared")
+        names = _all_names(container)
+    head = next((candidate for candidate in heads if candidate in set(names)), None)
     is_decoder = known in DECODER_TENSORS or (known in ("shared.weight", "model.shared.weight") and _decodes(names))
     if head is None:
         return _Head("absent" if is_decoder and not container.is_encoder else None)

@@ -490,10 +490,7 @@ class _Remote:
         return content
 
     def part(self, file: str, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of a file, from the hub's own cache where it lies there."""
-        cached = self.downloaded(file)
-        if cached is not None:
-            return cached.read_bytes()[start:stop]
+        """Bytes [start, stop) of a file, which stay below some MB."""
         content = bytearray()
         self.read(file, start, stop, lambda _position, piece: content.extend(piece))
         return bytes(content)
@@ -672,7 +669,7 @@ class HubContainer:
         self.revision = remote.commit
         self.tokenizer_traffic = 0
         self._headers: dict[str, _Header] = {}
-        self._is_partial = False
+        self._ends: tuple[dict[str, str], dict[str, str]] | None = None
         self._file_of = self._locate()
 
     def _locate(self) -> dict[str, str]:
@@ -681,22 +678,32 @@ class HubContainer:
         single = _SINGLE if _SINGLE in files else None if _INDEX in files else _lone_safetensors(files)
         if single is not None:
             return dict.fromkeys(self._header(single).extents, single)
-        ends = _index_ends(self._remote, _INDEX)
-        self._is_partial = ends is not None
-        return ends or _weight_map(self._remote, _INDEX)
+        self._ends = _index_ends(self._remote, _INDEX)
+        return _weight_map(self._remote, _INDEX) if self._ends is None else self._ends[0] | self._ends[1]
 
     def complete(self) -> bool:
         """Read all of an index of which only the ends were read; whether `names` may give more than before."""
-        if not self._is_partial:
+        if self._ends is None:
             return False
         self._file_of = _weight_map(self._remote, _INDEX)
-        self._is_partial = False
+        self._ends = None
         return True
+
+    def may_name(self, name: str) -> bool:
+        """Whether the part of a large index that was not read could name a tensor.
+
+        Not where both ends are in the order of names and the name comes before that part or after it.
+        """
+        if self._ends is None:
+            return False
+        first, last = (list(end) for end in self._ends)
+        is_sorted = first + last == sorted(first + last)
+        return not is_sorted or first[-1] < name < last[0]
 
     @property
     def unread_index(self) -> int:
         """Bytes in the middle of a large index, whose tensors `names` lacks; 0 where it gives all."""
-        return self._remote.files[_INDEX] - INDEX_BYTES if self._is_partial else 0
+        return 0 if self._ends is None else self._remote.files[_INDEX] - INDEX_BYTES
 
     def _has(self, name: str) -> bool:
         return name in self._file_of or (self.complete() and name in self._file_of)
@@ -728,7 +735,7 @@ class HubContainer:
     def total_bytes(self) -> int | None:
         """Bytes of all files of weights, which a full download would read; None where the hub does not tell."""
         shards = set(self._file_of.values())
-        if self._is_partial:
+        if self._ends is not None:
             series = {match.groups() if (match := _SHARD.fullmatch(name)) else None for name in shards}
             if None in series:  # the shards that the middle of the index names cannot be told by their names
                 return None
@@ -845,7 +852,12 @@ class HubContainer:
         """The scale of a float8 tensor, or None."""
         if self.entry(name).storage not in containers.FLOAT8:
             return None
-        return next((scale for scale in containers.scale_names(name) if self._has(scale)), None)
+        names = containers.scale_names(name)
+        present = next((scale for scale in names if scale in self._file_of), None)
+        if present is None and any(map(self.may_name, names)):
+            self.complete()
+            present = next((scale for scale in names if scale in self._file_of), None)
+        return present
 
     def _stored(self, name: str, extent: _Extent, label: str | None = None) -> torch.Tensor:
         """A tensor, or a part of one, as it is stored, out of the cache once it is there under its label."""
@@ -949,27 +961,42 @@ def _weight_map(remote: _Remote, index: str) -> dict[str, str]:
         raise RepcapError(f"{remote}, {index}: no 'weight_map'; the repository is damaged") from error
 
 
-def _index_ends(remote: _Remote, index: str) -> dict[str, str] | None:
-    """The file of each tensor that the first and the last bytes of a large index name, INDEX_BYTES together.
+def _index_ends(remote: _Remote, index: str) -> tuple[dict[str, str], dict[str, str]] | None:
+    """The file of each tensor that the first and that the last bytes of a large index name, INDEX_BYTES together.
 
-    None where the index is not large, or where its ends cannot be read or name nothing.
+    None where the index is not large, or lies on this machine whole, and where its ends cannot be read or understood.
     """
     size = remote.files[index]
-    if size is None or size <= INDEX_BYTES:
+    if size is None or size <= INDEX_BYTES or remote.downloaded(index) is not None:
         return None
     record = remote.folder / f"{quote(index, safe='')}.ends.json"
-    found = _load_json(record)
-    if not found:
+    kept = _load_json(record)
+    ends = [kept.get("first"), kept.get("last")]
+    if not all(map(_names_files, ends)):
         try:
-            ends = [remote.part(index, *span) for span in ((0, INDEX_BYTES // 2), (size - INDEX_BYTES // 2, size))]
+            spans = ((0, INDEX_BYTES // 2), (size - INDEX_BYTES // 2, size))
+            ends = [_pairs(remote.part(index, *span)) for span in spans]
         except _NoRanges:
             return None
-        found = {name.decode(): file.decode() for end in ends for name, file in _INDEX_PAIR.findall(end)}
-        if not found:
+        if not all(map(_names_files, ends)):
             return None
-        _write(record, json.dumps(found))
+        _write(record, json.dumps({"first": ends[0], "last": ends[1]}))
     remote.needed[index] = INDEX_BYTES
-    return found
+    return ends[0], ends[1]
+
+
+def _pairs(part: bytes) -> dict[str, str]:
+    """The pairs of tensor and file in a part of an index; {} for text with escapes, or that is none."""
+    try:
+        return {} if b"\\" in part else {name.decode(): file.decode() for name, file in _INDEX_PAIR.findall(part)}
+    except UnicodeDecodeError:
+        return {}
+
+
+def _names_files(content: object) -> bool:
+    """Whether something read from the cache is a mapping of names, and not empty."""
+    is_mapping = isinstance(content, dict) and bool(content)
+    return is_mapping and all(isinstance(text, str) for pair in content.items() for text in pair)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -353,9 +353,9 @@ def _degrees(read: Sequence[str], nearest: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _strings(embedding: embeddings.Embedding) -> list[str]:
     if embedding.tokens is None:
-        raise RepcapError(
-            f"{embedding.name} has no token strings; put its tokenizer.json or vocab file beside the weights"
-        )
+        is_remote = embedding.provenance.get("source") == "hub"
+        fix = "name a repository that has them" if is_remote else "put them beside the weights"
+        raise RepcapError(f"{embedding.name} has no token strings: no tokenizer.json, no vocab file; {fix}")
     return embedding.tokens
 
 

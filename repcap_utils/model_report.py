@@ -21,7 +21,7 @@ _HEADS = {
     "absent": "tied: no head is stored",
     "equal": "tied: a head is stored, and equal in value",
     "different": "untied: a head of its own is stored",
-    "not compared": "unknown: a head is stored; comparing it takes more of the network, which --unembedding does",
+    "not compared": "unknown: a head is stored, or may be; comparing it takes more of the network, which --unembedding does",
     None: "unknown: the source says nothing about a head",
 }
 _READ, _NO_TOKENIZER = "read", "none beside the weights"

@@ -5,6 +5,9 @@ processes of its own or on dask workers; this process alone writes the stores.
 """
 
 import multiprocessing
+import multiprocessing.connection
+import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -430,12 +433,19 @@ def _pool(workers: int, scheduler: str | None) -> Iterator[tuple[Executor, int]]
     threads = max(1, torch.get_num_threads() // workers)
     # a forked child of a process that has used torch's threads can hang
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=fresh, initializer=_limit_threads, initargs=(threads,)) as executor:
+    with ProcessPoolExecutor(workers, mp_context=fresh, initializer=_begin_worker, initargs=(threads,)) as executor:
         yield executor, workers
 
 
-def _limit_threads(count: int) -> None:
-    torch.set_num_threads(count)
+def _begin_worker(threads: int) -> None:
+    """Limit torch's threads, and end with the process that asks: one that is killed cannot tell its workers."""
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 def _result(future: Future) -> _Rows | str:

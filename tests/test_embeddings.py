@@ -589,11 +589,19 @@ def test_a_hub_id_is_read_by_the_tensor(monkeypatch, equal, keep, head, compared
 
 def test_what_the_hub_says_is_passed_on_with_a_hint(monkeypatch):
     def absent(text, **options):
-        raise RepcapError(f"{text}: no such repository")
+        raise hub._HubError(f"{text}: no such repository", "absent")
 
     monkeypatch.setattr(hub, "open_repo", absent)
-    message = refused("google/gemma-3-270m", mentions="google/gemma-3-270m: no such repository; did you mean")
-    assert message.endswith("the registered name 'gemma-3-270m'?")
+    message = refused("google/gemma-3-270m", mentions="google/gemma-3-270m: no such repository; and no such path here;")
+    assert message.endswith("did you mean the registered name 'gemma-3-270m'?")
+
+
+def test_a_repository_that_is_there_gets_no_hint(monkeypatch):
+    def gated(text, **options):
+        raise hub._HubError(f"{text}: access is restricted", "gated")
+
+    monkeypatch.setattr(hub, "open_repo", gated)
+    assert refused("google/gemma-3-270m", mentions="restricted").endswith("restricted")
 
 
 def test_only_a_hub_id_has_revisions(tmp_path):

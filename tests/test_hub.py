@@ -632,20 +632,26 @@ EXPERTS = [
     f"model.layers.{i}.mlp.experts.{j}.{part}_proj.weight" for i in range(40) for j in range(256) for part in "abc"
 ]
 """Tensors of a mixture of experts, as many as make an index of 3 MB; the files of their shards are not there."""
-FIRST, MIDDLE, LAST = (f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3))
+FIRST, OUTER, INNER, LAST = (f"model-0000{i}-of-00004.safetensors" for i in (1, 2, 3, 4))
 
 
 def experts(before: dict, after: dict, *, among: dict | None = None, indent: int | None = 2) -> dict[str, bytes]:
-    """A repository with some tensors named before those of EXPERTS in its index, among them, and after them."""
-    half, shards = len(EXPERTS) // 2, {FIRST: before, MIDDLE: among or {}, LAST: after}
-    weight_map = (
-        dict.fromkeys(before, FIRST) | dict.fromkeys(EXPERTS[:half], MIDDLE) | dict.fromkeys(among or {}, MIDDLE)
-    )
-    weight_map |= dict.fromkeys(EXPERTS[half:], MIDDLE) | dict.fromkeys(after, LAST)
+    """A repository with some tensors named before those of EXPERTS in its index, among them, and after them.
+
+    The shard INNER is named in the middle alone.
+    """
+    part = len(EXPERTS) // 4
+    shards = {FIRST: before, OUTER: {}, INNER: among or {}, LAST: after}
+    inner = [*EXPERTS[part : 2 * part], *(among or {}), *EXPERTS[2 * part : -part]]
+    weight_map = dict.fromkeys(before, FIRST) | dict.fromkeys(EXPERTS[:part], OUTER) | dict.fromkeys(inner, INNER)
+    weight_map |= dict.fromkeys(EXPERTS[-part:], OUTER) | dict.fromkeys(after, LAST)
     files = {file: single(tensors or {"none": torch.zeros(1)}) for file, tensors in shards.items()}
-    return files | {
-        INDEX: json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}, indent=indent).encode()
-    }
+    content = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    return files | {INDEX: json.dumps(content, indent=indent).encode()}
+
+
+def index_bytes(server) -> int:
+    return sum(exchange.sent for exchange in server.asked(INDEX))
 
 
 HEAD = matrix(seed=3)
@@ -667,7 +673,10 @@ def test_the_ends_of_a_large_index_are_enough(server, before, after, indent):
     found = embeddings.load(REPO, unembedding=False)
     assert same(found.weight, EMBEDDING) and found.head == "different"
     assert found.provenance["traffic"] <= server.sent <= EMBEDDING.numel() * 2 + 10**6 / 2
-    assert found.provenance["total_bytes"] == sum(len(files[file]) for file in (FIRST, MIDDLE, LAST))
+    assert index_bytes(server) == 256 << 10
+    rest = found.provenance["traffic"] - found.provenance["needed_bytes"]
+    assert 0 <= rest - 16 * 64 * 2 < 200, "the sample of the head, and the header of its shard"
+    assert found.provenance["total_bytes"] == sum(len(content) for file, content in files.items() if file != INDEX)
     (note,) = found.notes
     assert f"{(len(files[INDEX]) - (256 << 10)) / 1e6:.1f} MB" in note
     before = server.sent
@@ -676,18 +685,70 @@ def test_the_ends_of_a_large_index_are_enough(server, before, after, indent):
     assert server.sent - before < FEW, "the listing alone"
 
 
-def test_a_large_index_counts_the_same_when_it_is_cached_whole(server):
-    server.add(REPO, experts({NAME: EMBEDDING}, {}))
-    hub.open_repo(REPO).complete()
-    server.add("owner/other", experts({NAME: EMBEDDING}, {}))
-    cached, fresh = (embeddings.load(repo, unembedding=False).provenance for repo in (REPO, "owner/other"))
-    assert cached["needed_bytes"] == fresh["needed_bytes"] < EMBEDDING.nbytes + 10**6 / 2
+def test_a_large_index_that_is_cached_whole_is_used_whole(server):
+    server.add(REPO, experts({NAME: EMBEDDING}, {}, among={"lm_head.weight": HEAD}))
+    assert embeddings.load(REPO, unembedding=False).head == "not compared"
+    assert hub.open_repo(REPO).complete()
+    found = embeddings.load(REPO, unembedding=False)
+    assert found.head == "different" and found.notes == ()
+
+
+@pytest.mark.parametrize("rival", ["mtp.embed_tokens.weight", "text_encoder.embed_tokens.weight"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_lesser_name_at_an_end_does_not_hide_the_embedding_in_the_middle(server, rival, is_first):
+    ends = ({rival: HEAD}, {}) if is_first else ({}, {rival: HEAD})
+    server.add(REPO, experts(*ends, among={NAME: EMBEDDING}))
+    found = embeddings.load(REPO, unembedding=False)
+    assert found.provenance["tensor"] == NAME and same(found.weight, EMBEDDING)
+
+
+def test_an_equal_rival_at_an_end_is_told_from_the_embedding_in_the_middle(server):
+    server.add(REPO, experts({"shared.weight": HEAD}, {}, among={NAME: EMBEDDING}))
+    refused(lambda: embeddings.load(REPO), "several models", NAME, "shared.weight", "--tensor")
+
+
+def test_a_head_that_may_stand_in_the_middle_is_not_called_absent(server):
+    server.add(REPO, experts({NAME: EMBEDDING}, {}, among={"lm_head.weight": HEAD}))
+    found = embeddings.load(REPO, unembedding=False)
+    assert (found.head, found.tied) == ("not compared", None)
+    assert index_bytes(server) == 256 << 10
+    whole = embeddings.load(REPO)
+    assert (whole.head, whole.tied) == ("different", False) and same(whole.unembedding, HEAD)
+
+
+def test_an_index_in_the_order_of_names_tells_that_there_is_no_head(server, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "EXPERTS", sorted(EXPERTS))
+    server.add(REPO, experts({NAME: EMBEDDING}, {"model.norm.weight": torch.ones(64)}))
+    found = embeddings.load(REPO, unembedding=False)
+    assert (found.head, found.tied) == ("absent", True)
+    assert index_bytes(server) == 256 << 10
+
+
+@pytest.mark.parametrize("name", ["lm\\u005fhead.weight", "lm_head\xff.weight"])
+def test_ends_that_cannot_be_understood_are_not_relied_on(server, name):
+    files = experts({NAME: EMBEDDING}, {"LAST NAME": HEAD})
+    files[INDEX] = files[INDEX].replace(b"LAST NAME", name.encode("latin-1"))
+    files[LAST] = single({"lm_head.weight": HEAD})
+    server.add(REPO, files)
+    if "\xff" in name:
+        refused(lambda: embeddings.load(REPO), INDEX, "not JSON")
+    else:
+        assert embeddings.load(REPO, unembedding=False).head == "different"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"first": {"a": 3}, "last": {"b": "c"}}', '{"first": {}, "last": {}}'])
+def test_a_damaged_record_of_the_ends_is_read_anew(server, content):
+    server.add(REPO, experts({NAME: EMBEDDING}, {"lm_head.weight": HEAD}))
+    container = hub.open_repo(REPO)
+    (record,) = container.path.glob("*.ends.json")
+    record.write_text(content)
+    assert same(hub.open_repo(REPO).read(NAME), EMBEDDING)
 
 
 def test_the_shards_of_a_large_index_are_not_guessed(server):
     files = experts({NAME: EMBEDDING}, {"lm_head.weight": HEAD})
-    renamed = {name.replace("-of-00003", ""): content for name, content in files.items() if name != INDEX}
-    server.add(REPO, renamed | {INDEX: files[INDEX].replace(b"-of-00003", b"")})
+    renamed = {name.replace("-of-00004", ""): content for name, content in files.items() if name != INDEX}
+    server.add(REPO, renamed | {INDEX: files[INDEX].replace(b"-of-00004", b"")})
     container = hub.open_repo(REPO)
     assert same(container.read(NAME), EMBEDDING) and container.total_bytes is None
     container.complete()
@@ -713,6 +774,15 @@ def test_a_scale_in_the_middle_of_a_large_index(server):
     weight, scale = matrix(dtype=torch.float32).to(torch.float8_e4m3fn), torch.tensor(0.5)
     server.add(REPO, experts({NAME: weight}, {}, among={f"{NAME}_scale": scale}))
     assert same(hub.open_repo(REPO).read(NAME), weight.float() * 0.5)
+    assert index_bytes(server) > 256 << 10
+
+
+@pytest.mark.parametrize("suffix", ["_scale", "_scale_inv"])
+def test_a_scale_beside_its_weight_takes_no_more_of_the_index(server, suffix):
+    weight, scale = matrix(dtype=torch.float32).to(torch.float8_e4m3fn), torch.tensor(0.5)
+    server.add(REPO, experts({NAME: weight, f"{NAME}{suffix}": scale}, {}))
+    assert same(hub.open_repo(REPO).read(NAME), weight.float() * 0.5)
+    assert index_bytes(server) == 256 << 10
 
 
 def test_a_large_index_without_ranges_is_read_whole(server):

@@ -1,3 +1,8 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -376,3 +381,32 @@ def test_a_scheduler_that_goes_away_keeps_what_is_measured_and_is_one_line(hub, 
                 cluster.close()
     assert 2 <= len(measured) < len(names)
     assert set(survey.read(survey.EPSILON).name) == set(measured)
+
+
+WORKER = """
+import os, time
+from repcap_utils import survey
+
+with survey._pool(1, None) as (executor, _):
+    print(executor.submit(os.getpid).result(), flush=True)
+    time.sleep(60)
+"""
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="no /proc to look processes up in")
+def test_workers_end_with_a_killed_survey():
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True) as surveying:
+        worker = int(surveying.stdout.readline())
+        assert is_running(worker)
+        surveying.kill()
+    deadline = time.monotonic() + 20
+    while is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_running(worker)

@@ -190,7 +190,9 @@ def test_a_model_without_the_words_stores_nothing(folder):
 
 def test_without_token_strings_the_reason_is_named(folder):
     for measure in (lexical.measure_words, lambda e: lexical.measure_neighbours(e, 0.5)):
-        with pytest.raises(RepcapError, match="small has no token strings: no tokenizer.json, no vocab file; put them"):
+        with pytest.raises(
+            RepcapError, match=r"small has no token strings: no tokenizer\.json, no vocab file; put them"
+        ):
             measure(embedding(random(8, 4), None))
 
 

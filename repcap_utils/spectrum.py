@@ -122,7 +122,7 @@ def of_gaussian(mean: np.ndarray, covariance: np.ndarray) -> Spectrum:
     of the unit rows become integrals of those of a normal distribution times exp(-t |g|^2), which are known: along
     principal axis k with variance v and mean a they are those of a normal distribution with variance v / (1 + 2 t v) and
     mean a / (1 + 2 t v), times (1 + 2 t v)^(-1/2) exp(-t a^2 / (1 + 2 t v)). The trapezoidal rule in log t is exact to
-    rounding from two dimensions on, and to 1e-7 in one.
+    rounding for a covariance of rank two and more, and to 1e-7 for one of rank one, or nearly so.
 
     Raises:
         RepcapError: a covariance that vanishes or is not positive semidefinite.

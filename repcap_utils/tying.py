@@ -14,7 +14,7 @@ from statistics import fmean
 
 import torch
 
-from repcap_utils import __version__, isotropy, paths, stores, sweep, tiny_untied
+from repcap_utils import __version__, isotropy, paths, spectrum, stores, sweep, tiny_untied
 from repcap_utils.errors import RepcapError
 from repcap_utils.tiny_untied import Recipe
 
@@ -67,7 +67,9 @@ def run_rows(recipe: Recipe) -> Iterator[dict[str, object]]:
 
 
 def common_share(matrix: torch.Tensor) -> float:
-    """The part of the energy of the rows (V x d) that their mean row has: 1 where all are equal, 1/V where they are not alike.
+    """The part of the energy of the rows (V x d) that their mean row has.
+
+    1 where all are equal, 1/V for orthogonal rows of one length, 0 where they add up to zero.
 
     Raises:
         RepcapError: a matrix of zeros.
@@ -82,7 +84,8 @@ def common_share(matrix: torch.Tensor) -> float:
 def first_step_rows(recipe: Recipe) -> list[dict[str, object]]:
     """How alike the rows of the unembedding's first gradient are, and those of the step that AdamW makes of it.
 
-    The softmax does not see what all rows of an unembedding share, so that the rows of its gradient add up to zero.
+    The softmax does not see what all rows of an unembedding share, so that the rows of its gradient add up to zero. The
+    rows at unit length need not: many short ones in one direction can be balanced by a few long ones.
 
     Raises:
         RepcapError: a tied model, whose one matrix has a gradient as embedding too; see `run_rows`.
@@ -98,7 +101,13 @@ def first_step_rows(recipe: Recipe) -> list[dict[str, object]]:
     states.close()
     made = {"gradient": gradients[0], "step of AdamW": weight.detach() - before}
     return [
-        {"seed": recipe.seed, "rows": which, "common_share": common_share(matrix)} for which, matrix in made.items()
+        {
+            "seed": recipe.seed,
+            "rows": which,
+            "common_share": common_share(matrix),
+            "unit_share": spectrum.of_rows(matrix).mean_length_squared,
+        }
+        for which, matrix in made.items()
     ]
 
 

@@ -76,6 +76,7 @@ def test_the_gradient_of_an_unembedding_adds_up_to_zero_and_its_step_does_not(tm
     gradient, step = tying.first_step_rows(BRIEF)
     assert gradient["common_share"] < 1e-9
     assert step["common_share"] > 0.05
+    assert gradient["unit_share"] > 0.1, "at unit length the rows of the gradient do not add up to zero"
     store = tmp_path / "steps.csv"
     tying.run_first_steps([BRIEF], store)
     kept = store.read_text()
